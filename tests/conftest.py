@@ -19,7 +19,10 @@ from jaxtyping import install_import_hook
 MOST_MAPS = 45_000
 FEW_PROGRAMS = 200  # compiled since memory maps were last counted
 COMPILED = collections.Counter()
-SLOW_EXAMPLES = tuple(f"fedjax_bal/{place}" for place in ("guide/", "contrib/privacy/", "testing/", "lab/loaded_run"))
+SLOW_EXAMPLES = tuple(
+    f"fedjax_bal/{place}"
+    for place in ("guide/", "contrib/privacy/", "engine/host/", "lab/loaded_run", "models/", "testing/")
+)
 """Whose docstrings' examples take long."""
 
 # Most of the suite's time is compiling, much of which is making machine code fast that runs for milliseconds. Each
@@ -33,13 +36,11 @@ jax_setup = importlib.import_module("fedjax_bal.jax_setup")  # before jax starts
 # Ctrl-C must reach the commands that tests start, also where pytest runs in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Quick tests draw the same examples each time, so that a change is not refused for another's bad luck; `--all` looks
-# for new ones. Neither fails for the time that a busy machine takes.
+# The same examples each time, so that a change is not refused for another's bad luck; `--nightly` looks for new ones.
+# Neither fails for the time that a busy machine takes.
 UNTIMED = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
-hypothesis.settings.register_profile("quick", max_examples=40, derandomize=True, **UNTIMED)
-hypothesis.settings.register_profile("all", max_examples=200, **UNTIMED)
-
-collect_ignore = ["plugins"]  # what tests load as a user does
+hypothesis.settings.register_profile("daily", max_examples=40, derandomize=True, **UNTIMED)
+hypothesis.settings.register_profile("nightly", max_examples=200, **UNTIMED)
 
 gc.set_threshold(200_000, 50, 100)  # what jax has traced stays, and need not be looked through again and again
 install_import_hook("fedjax_bal.balance", "beartype.beartype")
@@ -52,6 +53,11 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "2"  # in processes that they start, too
 
 def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="run the tests marked slow too")
+    parser.addoption(
+        "--nightly",
+        action="store_true",
+        help="run the tests marked nightly alone, or with --all those of all kinds; a missing library fails its tests",
+    )
     parser.addoption(
         "--method", metavar="NAME", help="run all tests of a method, slow ones too: its own, the batteries"
     )
@@ -68,17 +74,28 @@ def pytest_collection_modifyitems(config, items):
         others = [item for item in items if not name.search(item.nodeid)]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if name.search(item.nodeid)]
-    if config.getoption("--all") or method:
-        return
-    slow = [item.get_closest_marker("slow") is not None for item in items]
-    config.hook.pytest_deselected(items=list(itertools.compress(items, slow)))
-    items[:] = [item for item, own in zip(items, slow, strict=True) if not own]
+    every, nightly = config.getoption("--all") or method, config.getoption("--nightly")
+    kinds = {"quick": not nightly or every, "slow": every, "nightly": nightly}
+    kind = lambda item: next((kind for kind in ("nightly", "slow") if item.get_closest_marker(kind)), "quick")
+    wanted = [bool(kinds[kind(item)]) for item in items]
+    config.hook.pytest_deselected(items=[item for item, own in zip(items, wanted, strict=True) if not own])
+    items[:] = list(itertools.compress(items, wanted))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Drops doctest's collectors, below this folder: there are no examples, and helpers would be imported twice."""
+    collectors = yield
+    return [collector for collector in collectors if type(collector) is pytest.Module]
 
 
 def pytest_configure(config):
     """Keeps XLA's programs in pytest's cache: most of a test's time is compiling what another one compiled."""
     config.pluginmanager.register(Registrations)
-    hypothesis.settings.load_profile("all" if config.getoption("--all") or config.getoption("--method") else "quick")
+    nightly = config.getoption("--nightly")
+    hypothesis.settings.load_profile("nightly" if nightly else "daily")
+    if nightly:
+        pytest.importorskip = lambda name, **_: importlib.import_module(name)
     if not config.pluginmanager.has_plugin("cacheprovider"):
         return
     os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("home"))
@@ -86,6 +103,11 @@ def pytest_configure(config):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     jax.devices()  # from now on there are two, whatever a command that a test runs would like
+
+
+def pytest_sessionfinish():
+    """Spares the collections of garbage with which pytest ends: what jax has traced takes them seconds."""
+    gc.freeze()
 
 
 class Registrations:

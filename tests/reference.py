@@ -4,11 +4,12 @@ It shares with the library only which rows come in which order (the draws), neve
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import jax
 import numpy as np
 
-from fedjax_bal.engine.reference import batches
+from fedjax_bal.engine.device import purpose_key, shuffled, training_key
 from fedjax_bal.types import Federation
 
 
@@ -53,9 +54,19 @@ def forward(weights, images):
 
 def draws(federation, seed, number, client, options, turn=0):
     """The batches of row numbers that the library draws for a client's local training."""
-    given = {"key": jax.random.key(seed), "number": number, "turn": turn}
-    sizes = {"epochs": options.epochs, "batch_size": options.batch_size}
-    return (rows for rows, _ in batches(federation, client, **given, **sizes))
+    sizes, place = np.diff(federation.offsets), np.array([number, client, turn], np.int32)
+    for order in np.asarray(_orders(seed, place, sizes[client], options.epochs, int(sizes.max()))):
+        for start in range(0, sizes[client], options.batch_size):
+            chosen = order[: sizes[client]][start : start + options.batch_size]
+            yield federation.rows[federation.offsets[client] + chosen]
+
+
+@partial(jax.jit, static_argnames=("epochs", "longest"))
+def _orders(seed, place, size, epochs, longest):
+    """A client's orders, one an epoch, each with places beyond its rows behind them: so one program draws for all."""
+    key = training_key(jax.random.key(seed), *place)
+    draw = lambda epoch: shuffled(purpose_key(jax.random.fold_in(key, epoch), "draw"), size, longest)
+    return jax.vmap(draw)(np.arange(epochs))
 
 
 def smoothed(counts, epsilon):

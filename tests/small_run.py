@@ -1,9 +1,14 @@
 """A comparison that takes a second or two: a linear-sized network, ten clients, real images."""
 
 import contextlib
+import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+
+import filelock
+import pytest
 
 from fedjax_bal.config import Config, load_config
 from fedjax_bal.contrib.trackers import Mirror, tracked_runs
@@ -26,6 +31,8 @@ methods:
   - {recipe: scaffold, name: control variates}
 seeds: [0, 1]
 """
+ONE = ("methods=[{recipe: fedavg}]", "seeds=[0]", "training.rounds=4")
+"""Changes that leave a single run, of two dispatches."""
 
 
 class Quiet:
@@ -71,6 +78,30 @@ def run(path: Path, wanted: Config, *, should_stop=lambda: False, trackers=(), *
     with folder.claimed(wanted), contextlib.closing(mirror):
         run_comparison(wanted, folder, display, mirror, should_stop, **options)
     return display
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """Gives the folder of a finished run of the small comparison with some changes: `trained(*small_run.ONE)`.
+
+    Each is trained once a session, whichever of pytest-xdist's workers asks first, so that a test only reads it, and
+    changes a copy: `shutil.copytree(trained(), tmp_path / "run")`. The configuration lies beside it, as `small.yaml`.
+    A directory of tests has the fixture where its `conftest.py` imports it.
+    """
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # that of all workers
+
+    def train(*changes: str) -> Path:
+        place = base / "trained" / hashlib.sha256(repr(changes).encode()).hexdigest()[:16]
+        place.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(place / "lock"):
+            if not (place / "run").exists():
+                run(place / "training", config(place, *changes))
+                (place / "training").rename(place / "run")
+        return place / "run"
+
+    return train
 
 
 def stop_after(dispatches: int) -> Callable[[], bool]:

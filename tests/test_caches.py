@@ -145,6 +145,7 @@ print(matplotlib.rcParams["backend"])
     assert done.returncode == 0 and (done.stdout == f"{backend}\n") == used, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [False, True])
 def test_a_cache_with_a_size_limit_keeps_programs_beside_some_without_a_time_of_use(home, tmp_path, chosen):
     folder = tmp_path / "chosen" if chosen else home / "fedjax_bal" / "xla"

@@ -3,6 +3,7 @@
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 from fedjax_bal import __version__
@@ -10,6 +11,7 @@ from fedjax_bal import __version__
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_it_agrees_with_the_package():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

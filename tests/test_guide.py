@@ -20,6 +20,8 @@ from fedjax_bal.jax_setup import cores
 from fedjax_bal.parts import Part
 from fedjax_bal.recipes import RECIPES
 
+pytestmark = pytest.mark.slow
+
 ROLES = Path(parts.__file__).parent / "guide" / "roles.md"
 README = Path(__file__).parents[1] / "README.md"
 EXAMPLES = ("library", "own_data", "functional_api", "extending", "roles")
@@ -59,7 +61,6 @@ def test_the_readme_names_every_recipe(name):
     assert f"`{name}`" in included, "add it to the table of What's included"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [README, *(ROLES.with_name(f"{name}.md") for name in EXAMPLES)], ids=lambda page: page.stem
 )
@@ -91,7 +92,6 @@ def test_links_lead_somewhere():
         assert all((page.parent / link).exists() for link in links if "://" not in link), page
 
 
-@pytest.mark.slow
 def test_the_guides_method_is_a_plugin(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("confident.py").write_text(blocks(ROLES, "python")[0])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import typer
 from blocks import can_run
+from rounding import SUM
 from typer.testing import CliRunner
 
 import fedjax_bal
@@ -19,6 +20,8 @@ from fedjax_bal.config import builtin_configs, load_config
 from fedjax_bal.lab import load_sweep
 from fedjax_bal.lab.sweep import COSTS
 from fedjax_bal.metrics import METRICS
+
+pytestmark = pytest.mark.slow
 
 GUIDE = Path(fedjax_bal.__file__).parent / "guide"
 ROOT = Path(__file__).parents[1]
@@ -77,7 +80,6 @@ def run_command(words):
     assert result.exit_code == 0, (words, result.output)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_the_blocks_of_a_page_run(page, small):
     if page == "own_data":  # the quickstart's other methods don't take all data
@@ -97,7 +99,6 @@ def test_every_run_of_the_sweeps_file_can_be_set_up(tmp_path, monkeypatch):
     assert "24 runs from 8 points" in result.output and "set up" not in result.output
 
 
-@pytest.mark.slow
 def test_weights_go_in_and_models_out(small, capsys):
     pytest.importorskip("flatbuffers")
     shapes = {"0": (16, 1, 5, 5), "3": (32, 16, 5, 5), "7": (128, 32 * 7 * 7), "9": (10, 128)}
@@ -109,12 +110,11 @@ def test_weights_go_in_and_models_out(small, capsys):
     assert {name: np.shape(trained[name]) for name in state} == {name: array.shape for name, array in state.items()}
     assert trained.keys() - state.keys() == {"mean", "std"}
     if "torch" in found:
-        np.testing.assert_allclose(found["logits"], found["outputs"].logits, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(found["logits"], found["outputs"].logits, rtol=SUM, atol=SUM)
     runpy.run_path("predict.py")
     assert capsys.readouterr().out.splitlines()[-1].count("'") == 2 * 5
 
 
-@pytest.mark.slow
 def test_results_are_explained(small):
     page = (GUIDE / "reading_results.md").read_text()
     named = {name.rstrip("/") for name in re.findall(r"`([\w.*/-]+)`", page)}

@@ -9,6 +9,8 @@ import pytest
 from fedjax_bal.config import builtin_configs
 from fedjax_bal.lab import load_sweep
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -83,7 +85,7 @@ def test_the_notebook_is_what_the_pages_give():
     assert notebook.NOTEBOOK.read_text() == notebook.notebook()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_notebook_runs(tmp_path, monkeypatch):
     nbclient = pytest.importorskip("nbclient", reason="the extra notebook isn't installed")
     pytest.importorskip("ipykernel", reason="the extra notebook isn't installed")

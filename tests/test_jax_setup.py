@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import toys
 from jax.sharding import AxisType
+from rounding import FORMULA
 
 from fedjax_bal import LocalTraining, jax_setup, make_round, models, optimizer, recipes, simulate, xla_flags
 from fedjax_bal.engine.host import device_count
@@ -234,6 +235,7 @@ def test_a_step_within_a_users_jit_takes_their_settings(name):
     jax.tree.map(np.testing.assert_array_equal, found, wanted)
 
 
+@pytest.mark.slow
 def test_a_network_computes_the_same_under_a_users_settings():
     model, images = models.build("tiny_bn", 3, (4, 4, 1)), np.ones((2, 4, 4, 1), np.float32)
     forward = lambda: model.apply(model.init(jax.random.key(0)), images, train=True)[0].logits
@@ -253,7 +255,7 @@ def test_without_jit_a_run_names_the_setting_and_a_step_runs():
         with pytest.raises(ValueError, match=r"jax_disable_jit .*: received True"):
             trained()
         found = pair.step(pair.hyperparameters, key, pair.init(key), plan)[0]
-    jax.tree.map(lambda own, other: np.testing.assert_allclose(own, other, atol=1e-6), found, wanted)
+    jax.tree.map(lambda own, other: np.testing.assert_allclose(own, other, atol=FORMULA), found, wanted)
 
 
 def fedavg(function, **options):
@@ -278,7 +280,7 @@ def test_a_round_on_one_device_is_refused_within_a_mesh_of_several(kind):
 @pytest.mark.parametrize("function", [simulate, make_round])
 def test_a_call_within_a_users_jit_is_refused(function):
     options = {"test": toys.test_set(), "rounds": 1, "seed": 0} if function is simulate else {}
-    with pytest.raises(ValueError, match="called inside jax.jit .*must be called outside"):
+    with pytest.raises(ValueError, match="called inside jax.jit"):
         jax.jit(lambda: fedavg(function, **options).variables)()
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from fedjax_bal.data import partition
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "fedjax_bal" / "guide"
 PICTURES = GUIDE / "pictures"

@@ -573,7 +573,7 @@ def test_a_models_convolution_is_handed_on_to_those_that_take_it():
     assert list(models.options("odd")) == ["width"]
     model = models.build("odd", 10, (28, 28, 1), convolution="plain", width=7)
     assert given == [("plain", 7)] and (model.name, model.options) == ("odd", (("width", 7),))
-    with pytest.raises(ValueError, match="width: received 0.5, must be an integer"):
+    with pytest.raises(ValueError, match="width: received 0.5"):
         models.build("odd", 10, (28, 28, 1), width=0.5)
 
 
@@ -601,9 +601,9 @@ def test_a_name_means_one_thing():
         def mine():
             return recipes.fedavg()
 
-    with pytest.raises(ValueError, match="recipe 'mine': received the name 'mine', which exists already"):
+    with pytest.raises(ValueError, match="recipe 'mine': received the name 'mine'"):
         register("recipe", "mine")(recipes.fedprox)
-    with pytest.raises(ValueError, match="'fedavg', which exists already"):
+    with pytest.raises(ValueError, match="'fedavg'"):
         register("recipe", "fedavg")(recipes.fedprox)
 
 
@@ -630,9 +630,9 @@ def test_a_recipe_of_ones_own_can_be_cited():
     "text", ["Own, 2026", "@article{own2026,\n  author = {Own, Ada},\n}", BIBTEX.replace("journal", "name"), 3]
 )
 def test_a_citation_that_cannot_be_read_is_refused(text):
-    with pytest.raises(ValueError, match="recipe 'mine': citation: received .*, must be BibTeX, entries with"):
+    with pytest.raises(ValueError, match="recipe 'mine': citation: received"):
         register("recipe", "mine", citation=text)(lambda: recipes.Recipe("mine"))
-    with pytest.raises(ValueError, match="metric 'mine': received a citation, which only recipes and parts have"):
+    with pytest.raises(ValueError, match="metric 'mine': received a citation"):
         register("metric", "mine", citation=BIBTEX)(lambda result: 1.0)
 
 

@@ -1,7 +1,7 @@
 """The line that `simulate` shows while it works."""
 
 import io
-import time
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -46,9 +46,23 @@ def test_a_text_replaces_the_one_before_and_none_is_left(terminal):
     assert screen(terminal) == ["", "fedavg: round 1 of 2", "fedavg: " + "x" * 71, "", ""]
 
 
-def test_seconds_are_counted_during_a_block_and_an_error_removes_them(terminal):
+def test_seconds_are_counted_during_a_block_and_an_error_removes_them(terminal, monkeypatch):
+    shown = threading.Event()
+
+    class OneSecond(threading.Event):
+        began = False
+
+        def wait(self, timeout=None):
+            if self.began:
+                shown.set()
+                return super().wait()
+            self.began = True
+            return False
+
+    monkeypatch.setattr("fedjax_bal.status.threading", SimpleNamespace(Event=OneSecond, Thread=threading.Thread))
+    monkeypatch.setattr("fedjax_bal.status.time", SimpleNamespace(monotonic=iter([0.0, 1.0]).__next__))
     with pytest.raises(KeyError), StatusLine("fedavg", None) as status, status.counting("compiling"):
-        time.sleep(1.3)
+        shown.wait()
         raise KeyError
     assert screen(terminal) == ["", "fedavg: compiling, 1 s", "", ""]
 
@@ -68,6 +82,7 @@ def test_a_notebook_shows_the_line(replaced):
     assert "round 1 of 2" in stream.getvalue()
 
 
+@pytest.mark.slow
 def test_a_simulation_shows_its_rounds_and_makes_way_for_the_users_lines(terminal):
     before = []
     result = simulate(

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from rounding import FORMULA, SUM
 
 from fedjax_bal import LocalTraining, Participation, data, make_round, models, recipes
 
@@ -44,4 +45,4 @@ def test_a_round_goes_through_a_file():
     read = through_a_file(step.step, *given)
     got, wanted = read.call(*given), jax.jit(step.step)(*given)
     assert jax.tree.structure(got) == jax.tree.structure(wanted)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, wanted)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=SUM, atol=FORMULA), got, wanted)

@@ -64,10 +64,11 @@ def load_run(
 
         >>> import tempfile
         >>> from typer.testing import CliRunner
-        >>> from fedjax_bal import cli, data
+        >>> from fedjax_bal import data
+        >>> from fedjax_bal.cli.app import app
         >>> folder = f"{tempfile.mkdtemp()}/quick"
         >>> changes = ["training.rounds=1", "model={name: mlp}", "methods=[{recipe: fedavg}]", "seeds=[0]"]
-        >>> CliRunner().invoke(cli.app.app, ["run", *changes, "--plain", "--out", folder]).exit_code
+        >>> CliRunner().invoke(app, ["run", *changes, "--plain", "--out", folder]).exit_code
         0
         >>> run, dataset = load_run(folder), data.load("fashion_mnist_small")
         >>> metrics = run.metrics()

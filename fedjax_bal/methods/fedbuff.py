@@ -88,17 +88,16 @@ def fedbuff(concurrency: Count | None = None, max_staleness: Count = 20, exponen
         >>> fedbuff(concurrency=20).selector
         Choice(name='buffered', options=(('concurrency', 20), ('max_staleness', 20)))
 
-        Rounds of 2 updates, while 4 clients train at speeds that differ a lot:
+        Rounds of 2 updates, while 4 clients train at speeds that differ a lot. Each update began so many rounds before:
 
-        >>> from fedjax_bal import Participation, models, simulate
+        >>> from fedjax_bal import Participation, make_round, models
         >>> from fedjax_bal.selection import speed
-        >>> from fedjax_bal.testing.toy import federation, test_set
-        >>> result = simulate(
-        ...     fedbuff(concurrency=4), models.build("mlp", 3, (1, 4, 1)), federation(), test_set(), rounds=3, seed=0,
-        ...     participation=Participation(clients_per_round=2, speed=speed.lognormal(median=10, sigma=1)),
-        ... )
-        >>> [round(record["simulated_s"], 2) for record in result.history]
-        [0.09, 0.06, 0.04]
+        >>> from fedjax_bal.testing.toy import federation
+        >>> clients = Participation(clients_per_round=2, speed=speed.lognormal(median=10, sigma=1))
+        >>> network = models.build("mlp", 3, (1, 4, 1))
+        >>> round_fn = make_round(fedbuff(concurrency=4), network, federation(), participation=clients)
+        >>> round_fn.plans(seed=0, rounds=4).staleness[:, :, 0].tolist()
+        [[0, 0], [1, 0], [0, 1], [0, 1]]
     """
     options = (("concurrency", concurrency), ("max_staleness", max_staleness))
     return Recipe("fedbuff", (StalenessWeights(exponent),), selector=Choice("buffered", options))

@@ -16,9 +16,9 @@ class Median(Reduce):
     """Takes the unweighted median of every coordinate over the chains whose weight isn't 0.
 
     Example:
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> deltas = jnp.array([[1.0], [9.0], [2.0], [5.0]])
-        >>> Median().reduce(deltas, jnp.array([0.5, 0.2, 0.3, 0.0]), None).tolist()
+        >>> jax.jit(Median().reduce)(deltas, jnp.array([0.5, 0.2, 0.3, 0.0]), None).tolist()
         [2.0]
 
     References:
@@ -41,9 +41,9 @@ class TrimmedMean(Reduce):
         share: share of the chains removed at each end, in [0, 0.5); rounded down to whole chains.
 
     Example:
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> deltas = jnp.array([[1.0], [90.0], [2.0], [5.0], [-7.0]])
-        >>> round(float(TrimmedMean(0.2).reduce(deltas, jnp.ones(5), None)[0]), 4)
+        >>> round(float(jax.jit(TrimmedMean(0.2).reduce)(deltas, jnp.ones(5), None)[0]), 4)
         2.6667
 
     References:
@@ -113,9 +113,9 @@ def nearest_updates(deltas: PyTree, weights: Array, clients: Array, faulty: Arra
         faulty: f, see `Krum`.
 
     Example:
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> deltas = jnp.array([[1.0], [90.0], [2.0], [2.5], [-7.0]])
-        >>> nearest_updates(deltas, jnp.ones(5), jnp.arange(5), faulty=1).tolist()
+        >>> jax.jit(nearest_updates)(deltas, jnp.ones(5), jnp.arange(5), faulty=1).tolist()
         [2, 4, 0, 1, 3]
     """
     present = weights > 0
@@ -146,9 +146,10 @@ class NormClipping(Reduce):
         adaptive: whether the largest norm is relative to the median.
 
     Example:
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> deltas = jnp.array([[3.0, 4.0], [0.0, 2.0], [0.0, 0.5]])
-        >>> [round(float(x), 4) for x in NormClipping(1.0).reduce(deltas, jnp.array([0.5, 0.25, 0.25]), None)]
+        >>> mean = jax.jit(NormClipping(1.0).reduce)(deltas, jnp.array([0.5, 0.25, 0.25]), None)
+        >>> [round(x, 4) for x in mean.tolist()]
         [0.3, 0.775]
 
     References:

@@ -1,10 +1,10 @@
 """The public conformance battery: checks that a part composes with all others, and that a model works with the engine.
 
 A part that passes `check_part` gives the same results with clients trained one after another or together, in any order,
-on any number of devices, for one seed or several in one program, and with any amount of padding; and it can be combined
-with every other part. The guide shows a part that passes. The part below also penalises large features, but includes
-the padding of a client's last batch, which the battery reports. A check that the runs never exercise is reported as
-skipped, not passed.
+on any number of devices, for one seed or several in one program, and with any amount of padding; a client that delivers
+nothing, or nan, leaves no trace; and the part can be combined with every other part. The guide shows a part that
+passes. The part below also penalises large features, but includes the padding of a client's last batch, which the
+battery reports. A check that the runs never exercise is reported as skipped, not passed.
 
 >>> from fedjax_bal import check_part
 >>> from fedjax_bal.parts import Loss, part

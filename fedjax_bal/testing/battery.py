@@ -8,14 +8,15 @@ import jax
 import numpy as np
 
 from fedjax_bal.jax_setup import package_settings, start_jax
+from fedjax_bal.metrics import NOT_FINITE
 from fedjax_bal.models import check_is_model
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import LocalTraining, Participation
-from fedjax_bal.parts import Closing, Part
+from fedjax_bal.parts import Closing, Part, Server
 from fedjax_bal.recipes import Recipe, combine
 from fedjax_bal.testing import report, toy
 from fedjax_bal.testing.signatures import no_parts, traced, types
-from fedjax_bal.testing.workbench import ROUNDS, SEEDS, VARIATIONS, Bench, Padding, compile_quickly, key_of, one_round
+from fedjax_bal.testing.workbench import ROUNDS, SEEDS, SILENT, VARIATIONS, Bench, compile_quickly, key_of, one_round
 from fedjax_bal.types import Federation, Model, Plan
 from fedjax_bal.validate import finite_number, is_number
 
@@ -134,7 +135,8 @@ def repeatable(bench: Bench) -> None:
     key = key_of(SEEDS[0])
     row = bench.row(bench.setting, bench.plans(SEEDS[0])[0], 0)
     given = (bench.setting, key, bench.first_state(bench.setting, key, bench.data[0]), row, *bench.data)
-    first, again = (compile_quickly(one_round).lower(*given).as_text() for _ in range(2))
+    # Of the base program, jax has kept the trace.
+    first, again = (program.lower(*given).as_text() for program in (bench.program, compile_quickly(one_round)))
     if first != again:
         raise report.FaultError(
             "received another program when a round is traced again, must be the same: what a part computes has to "
@@ -153,12 +155,12 @@ def finite(bench: Bench) -> None:
         leaves = jax.tree_util.tree_leaves_with_path(results.state)
         values = [(f"the state{jax.tree_util.keystr(path)}", leaf) for path, leaf in leaves]
         values += [("the training loss", results.train_loss[trained]), ("the test loss", results.test_loss)]
-        for name, leaf in values:
-            odd = np.asarray(leaf)[~np.isfinite(leaf)]
-            if odd.size:
-                raise report.FaultError(
-                    f"received {odd.flat[0]} in {name}, must be finite: look for 0 / 0, log 0 and 0 * inf"
-                )
+        faults = [f"{leaf[~np.isfinite(leaf)][0]} in {name}" for name, leaf in values if not np.isfinite(leaf).all()]
+        # A broken client is left out of the round, and leaves no other trace.
+        broken = np.argwhere(results.broken == NOT_FINITE)
+        faults += [f"nan or inf from client {client} in round {number + 1}" for number, client in broken]
+        if faults:
+            raise report.FaultError(f"received {faults[0]}, must be finite: look for 0 / 0, log 0 and 0 * inf")
 
 
 @report.skipped_if(little_training, lone_chains)
@@ -187,10 +189,9 @@ def padded_rows(bench: Bench) -> None:
     plans: list[Plan] = [plan._replace(clients=clients, delivered=clients < len(sizes), limits=limits)] * ROUNDS
     usual = bench.run(plans)
 
-    setting = dataclasses.replace(bench.setting, parts=(Padding(2.0), *bench.setting.parts[1:]))
     remedy = "mask with batch.real before adding up over a batch, and divide by the number of real rows"
     when = f"when rows that are not real change: {remedy}"
-    report.check_same(bench.run(plans, setting=setting), usual, bench.tolerance, when)
+    report.check_same(bench.run(plans, setting=bench.disturbed(padding=2.0)), usual, bench.tolerance, when)
 
     rows = np.concatenate([federation.rows[federation.offsets[c] : federation.offsets[c + 1]] for c in chosen])
     others = np.setdiff1d(federation.rows, rows)
@@ -209,16 +210,35 @@ def padded_rows(bench: Bench) -> None:
 @report.skipped_if(little_training, all_deliver)
 def undelivered(bench: Bench) -> None:
     """Clients that don't deliver, and empty places, have no effect on weights, sums or memory."""
-    for seed, states in bench.states.items():
-        for plan, before, after in zip(bench.plans(seed), states, states[1:], strict=False):
-            absent = np.setdiff1d(np.arange(bench.simulation.federation.num_clients), plan.clients[plan.delivered])
-            kept, memory = (
-                jax.tree.map(lambda leaf, absent=absent: leaf[absent], state.memory) for state in (before, after)
-            )
-            remedy = "only `remember` may change memory"
-            report.check_same(memory, kept, 0.0, f"of clients that did not deliver: {remedy}")
     remedy = "leave out chains that don't deliver (cohort.delivered is False, their weight is 0)"
+    empty = bench.simulation.federation.num_clients
+    plans = [plan._replace(clients=np.where(plan.delivered, plan.clients, empty)) for plan in bench.plans(SEEDS[0])]
+    when = f"when clients that don't deliver aren't selected: {remedy}"
+    report.check_same(bench.run(plans), bench.base[SEEDS[0]], 0.0, when)
     _check_variation(bench, "places", f"when a round has more empty places: {remedy}")
+
+
+@report.skipped_if(little_training)
+def nothing_arrives(bench: Bench) -> None:
+    """A round without updates changes neither the model nor memory, nor server states that only add reports."""
+    slots = [part.slot for part in bench.setting.parts_with(Server) if part.adds_reports]
+    remedy = "with adds_reports, `update` may only add server.aggregate.reports, which are zeros then"
+    for states in bench.states.values():
+        # What is sent is kept even if no client of the round trains on it: a client of a later round may.
+        kept = [state._replace(downloads=(), server={slot: state.server[slot] for slot in slots}) for state in states]
+        report.check_same(kept[SILENT + 1], kept[SILENT], 0.0, f"after a round without updates: {remedy}")
+
+
+@report.skipped_if(little_training)
+def broken_client(bench: Bench) -> None:
+    """A client whose update isn't finite is left out of the round, as if it had not delivered."""
+    plans = bench.plans(SEEDS[0])
+    client = np.bincount(np.concatenate([plan.clients[bench.steps(plan) > 0] for plan in plans])).argmax()
+    without = bench.run([plan._replace(delivered=plan.delivered & (plan.clients != client)) for plan in plans])
+    broken = bench.run(plans, setting=bench.disturbed(broken=int(client)))
+    without.broken[:, client] = [NOT_FINITE * (client in plan.clients[plan.delivered]) for plan in plans]
+    remedy = "let nan and inf pass through `deliver`, and read the cohort and the weights from what a method is given"
+    report.check_same(broken, without, bench.tolerance, f"when client {client} returns nan: {remedy}")
 
 
 @report.skipped_if(little_training)
@@ -276,8 +296,11 @@ STAGES = (
     (traced,),
     (types,),
     (one_program,),
-    (finite, repeatable, cohort_order, padded_rows, undelivered, seeds, lanes, longer_rows, devices, all_at_once),
-)
+    (
+        finite, repeatable, cohort_order, padded_rows, undelivered, nothing_arrives, broken_client,
+        seeds, lanes, longer_rows, devices, all_at_once,
+    ),
+)  # fmt: skip
 """Checks in stages; a stage runs only if the previous ones passed."""
 
 
@@ -318,10 +341,11 @@ def check_recipe(
     """Checks that a recipe's results don't depend on how and where it is run.
 
     It trains a tiny network on eight tiny clients: some have a single class or a single row, some are unavailable, some
-    don't deliver, and one round has no updates. These defaults exercise every check, except those of parts if the
-    recipe has none, and the one that needs two devices. With other arguments, a check that the runs never exercise is
-    reported as skipped. Nearly all the time is compilation: for the package's recipes 3 to 7 s of CPU time each, more
-    for larger models.
+    don't deliver, one round has no updates, and in one run a client returns nan. All runs leave out clients whose
+    update isn't finite, as `Execution(broken_clients="exclude")` does. These defaults exercise every check, except
+    those of parts if the recipe has none, and the one that needs two devices. With other arguments, a check that the
+    runs never exercise is reported as skipped. Nearly all the time is compilation: for the package's recipes 3 to 9 s
+    of CPU time each, more for larger models.
 
     Args:
         recipe: the recipe.

@@ -158,7 +158,7 @@ def trace(bench: Bench) -> tuple[Exception | None, dict[str, str | None], str]:
 
     def first_round(setting: Setting, *arguments: Any) -> None:
         key, row, federation, test = arguments
-        state, _ = one_round(setting, key, init_state(setting, key, federation), row, federation, test)
+        state = one_round(setting, key, init_state(setting, key, federation), row, federation, test).state
         exhibits(setting, key, state, row.number, federation)
 
     # During the trace, recording wrappers replace the classes' methods; they see the engine's arguments.

@@ -24,11 +24,23 @@ from fedjax_bal.engine.device import (
 from fedjax_bal.engine.host import Simulation, assign, build
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
-from fedjax_bal.parts import Batches, Report, Server, part, static
+from fedjax_bal.parts import Batches, Deliver, Report, Server, part, static
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.testing import toy
 from fedjax_bal.testing.report import difference, place
-from fedjax_bal.types import Array, Batch, Context, Federation, Key, Model, Plan, PyTree, ServerContext
+from fedjax_bal.types import (
+    Array,
+    Batch,
+    Context,
+    Federation,
+    Key,
+    Model,
+    Outcome,
+    Plan,
+    PyTree,
+    ServerContext,
+    Variables,
+)
 
 ROUNDS = 4
 SILENT = 2  # the round without updates
@@ -39,6 +51,9 @@ VARIATIONS = ("seeds", "lanes", "length", "places", "devices")
 """Ways to run the same rounds: both seeds in one `vmap`; several clients at a time; clients padded to three times the
 size; two more places in a round, which stay empty; two devices."""
 
+EXECUTION = Execution(strategy="map", devices=1, broken_clients="exclude", huge_factor=None)
+"""All runs leave out broken clients, so that the check of it needs no other program."""
+
 QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """Compiler options for programs that run for a millisecond."""
 if jax.__version_info__ < (0, 11):  # later versions may lack this option
@@ -46,18 +61,29 @@ if jax.__version_info__ < (0, 11):  # later versions may lack this option
 
 
 @part
-class Padding(Batches):
-    """Adds a number to the pixels and, rounded, to the labels of padded rows; 0 changes nothing."""
+class Disturbance(Batches, Deliver):
+    """Changes padded rows, and breaks the update of a client; with the defaults, it does neither.
 
-    amount: float = 0.0
+    Attributes:
+        padding: number added to the pixels and, rounded, to the labels of padded rows.
+        broken: id of the client whose trained parameters become nan.
+    """
+
+    padding: float = 0.0
+    broken: int = -1
 
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
         """Shifts padded rows; real rows don't change."""
         real = batch.real.reshape(-1, *[1] * (batch.images.ndim - 1))
-        images = jnp.where(real, batch.images, batch.images + self.amount)
-        shift = jnp.asarray(self.amount).astype(batch.labels.dtype)
+        images = jnp.where(real, batch.images, batch.images + self.padding)
+        shift = jnp.asarray(self.padding).astype(batch.labels.dtype)
         others = (batch.labels + shift) % ctx.federation.num_classes
         return batch._replace(images=images, labels=jnp.where(batch.real, batch.labels, others))
+
+    def deliver(self, outcome: Outcome) -> Variables:
+        """Returns the trained variables, or broken ones."""
+        spoilt = jnp.where(outcome.ctx.client == self.broken, jnp.nan, 0.0)
+        return outcome.end._replace(params=jax.tree.map(lambda leaf: leaf + spoilt, outcome.end.params))
 
 
 @part
@@ -81,28 +107,22 @@ class ReportTotals(Server):
         return {slot: old + sum(map(weighted, jax.tree.leaves(reports[slot]))) for slot, old in server.state.items()}
 
 
-class ObservedRound(NamedTuple):
-    """A round's results except the state: losses, and probes by slot, leaves `[G, L, ...]`."""
-
-    train_loss: Any
-    test_loss: Any
-    probes: Any
-
-
 class Observed(NamedTuple):
-    """The results by which two runs are compared.
+    """The results by which two runs are compared, or those of one round.
 
     Attributes:
         state: the final state.
         train_loss: of each round, `Float[T]`.
         test_loss: of each round, `Float[T]`.
         probes: by slot, of each client in each round, leaves `[T, N, ...]`; 0 for clients that sent none.
+        broken: fault of each client's update in each round, a code of `fedjax_bal.metrics.traffic`, `Int[T, N]`.
     """
 
     state: State
     train_loss: Any
     test_loss: Any
     probes: Any
+    broken: Any
 
 
 @dataclasses.dataclass(eq=False)
@@ -140,7 +160,7 @@ class Bench:
             self.recipe, self.model, self.federation, self.test, rounds=ROUNDS,
             local=self.local or toy.local_training(self.model),
             participation=self.participation or toy.participation(self.recipe),
-            execution=Execution(strategy="map", devices=1), server_optimizer=self.server_optimizer,
+            execution=EXECUTION, server_optimizer=self.server_optimizer,
         )  # fmt: skip
 
     @functools.cached_property
@@ -149,7 +169,11 @@ class Bench:
         setting = self.simulation.setting
         reporting = tuple(part.slot for part in setting.parts_with(Report))
         totals = (ReportTotals(reporting),) if reporting else ()
-        return dataclasses.replace(setting, parts=(Padding(), *setting.parts, *totals))
+        return dataclasses.replace(setting, parts=(Disturbance(), *setting.parts, *totals))
+
+    def disturbed(self, **changes: Any) -> Setting:
+        """The setting with other values of the `Disturbance`."""
+        return dataclasses.replace(self.setting, parts=(Disturbance(**changes), *self.setting.parts[1:]))
 
     @functools.cached_property
     def data(self) -> tuple[Any, ...]:
@@ -171,8 +195,10 @@ class Bench:
         return {seed: states for seed, (states, _) in self._runs.items()}
 
     @functools.cached_property
-    def _program(self) -> Any:
-        def counted(*arguments: Any) -> tuple[State, ObservedRound]:
+    def program(self) -> Any:
+        """The compiled round of all runs whose shapes and layout are the base runs'."""
+
+        def counted(*arguments: Any) -> Observed:
             self.traces += 1
             return one_round(*arguments)
 
@@ -228,10 +254,10 @@ class Bench:
         rounds = []
         for number, plan in enumerate(plans):
             row = self.row(setting, plan, number)
-            state, results = jax.device_get((program or self._program)(setting, key_of(seed), states[-1], row, *data))
-            states.append(state)
-            rounds.append(self._by_client(results, plan))
-        return states, Observed(states[-1], *stack(rounds))
+            results = (program or self.program)(setting, key_of(seed), states[-1], row, *data)
+            rounds.append(self._by_client(jax.device_get(results), plan))
+            states.append(rounds[-1].state)
+        return states, stack(rounds)._replace(state=states[-1])
 
     def effect(self, *variations: str) -> str | None:
         """Describes the effect of some `VARIATIONS` combined; None if there is none."""
@@ -269,20 +295,21 @@ class Bench:
 
         # Both seeds are batched; the number of the round is the same and isn't.
         keys = jnp.stack([key_of(seed) for seed in SEEDS])
-        states = jax.device_get(compile_quickly(jax.vmap(init_state, (None, 0, None)))(setting, keys, self.data[0]))
+        states = stack([jax.device_get(self.first_state(self.setting, key_of(seed), self.data[0])) for seed in SEEDS])
         axes = DispatchPlan(None, None, None, 0, 0, 0)  # pyright: ignore[reportArgumentType]
         program = compile_quickly(jax.vmap(one_round, (None, 0, 0, axes, None, None)))
-        rounds: dict[int, list[ObservedRound]] = {seed: [] for seed in SEEDS}
+        rounds: dict[int, list[Observed]] = {seed: [] for seed in SEEDS}
         for number in range(ROUNDS):
             row = stack([self.row(setting, plans[seed][number], number) for seed in SEEDS])
             row = row._replace(number=np.int32(number), live=np.True_, evaluate=np.True_)
-            states, results = jax.device_get(program(setting, keys, states, row, *self.data))
+            results = jax.device_get(program(setting, keys, states, row, *self.data))
+            states = results.state
             for seed in SEEDS:
                 rounds[seed].append(self._by_client(_take(results, seed), plans[seed][number]))
-        return {seed: Observed(_take(states, seed), *stack(rounds[seed])) for seed in SEEDS}
+        return {seed: stack(own)._replace(state=own[-1].state) for seed, own in rounds.items()}
 
-    def _by_client(self, results: ObservedRound, plan: Plan) -> ObservedRound:
-        """Arranges probes by client: leaves `[G, L, ...]` to `[N, ...]`."""
+    def _by_client(self, results: Observed, plan: Plan) -> Observed:
+        """Arranges probes and faults by client: leaves `[G, L, ...]` to `[N, ...]`."""
         clients = self.simulation.federation.num_clients
 
         def arranged(leaf: np.ndarray) -> np.ndarray:
@@ -290,17 +317,17 @@ class Bench:
             by_client[plan.clients] = leaf
             return by_client[:-1]
 
-        return results._replace(probes=jax.tree.map(arranged, results.probes))
+        return results._replace(probes=jax.tree.map(arranged, results.probes), broken=arranged(results.broken))
 
 
 def one_round(
     setting: Setting, key: Key, state: State, row: DispatchPlan, federation: Federation, test: Any
-) -> tuple[State, ObservedRound]:
-    """Runs a round and its evaluation; returns the state after it and its results."""
+) -> Observed:
+    """Runs a round and its evaluation; returns the state after it and its results, probes and faults by place."""
     with jax.default_matmul_precision(matmul_precision(setting.execution.precision)):
         state, info = run_round(setting, key, state, row, federation)
         loss = evaluate_model(setting, key, state, row.number, federation, test).loss
-    return state, ObservedRound(info.metrics["train_loss"], loss, info.probes)
+    return Observed(state, info.metrics["train_loss"], loss, info.probes, info.broken)
 
 
 def compile_quickly(function: Any) -> Any:

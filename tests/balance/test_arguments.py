@@ -85,15 +85,7 @@ def test_lists_are_arrays():
     assert float(balance.kl_divergence([1, 0], [0.5, 0.5])) == pytest.approx(np.log(2))
 
 
-def test_calls_return_before_their_arguments_are_computed():
-    matrix = jnp.ones((300, 300))
-    late = jax.jit(lambda x: jax.lax.fori_loop(0, 400, lambda i, y: x @ y / 300, x)[0, :3])
-    calls = [lambda p, name=name, more=more: getattr(balance, name)(p, *more) for name, more in COUNTS.items()]
-    calls.append(lambda p: balance.prior_calibrated_cross_entropy(LOGITS, BOTH, p))
-    for call in calls:
-        jax.block_until_ready(call(late(matrix)))
-    counts = late(matrix)
-    results = [call(counts) for call in calls]
-    if not counts.is_ready():  # the machine computed it in less time than the calls took
-        assert not any(result.is_ready() for result in jax.tree.leaves(results))
-    jax.block_until_ready(results)
+def test_no_call_can_wait_for_the_values_of_its_arguments():
+    functions = [each for name in balance.__all__ if callable(each := getattr(balance, name))]
+    assert len(functions) > 20
+    assert all(isinstance(each, type(jax.jit(len))) for each in functions)

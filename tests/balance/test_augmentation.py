@@ -197,9 +197,9 @@ def test_vmap_with_keys_and_a_swept_alpha():
 
 @pytest.mark.parametrize("function", [augmentation_counts, lambda *rest: augmentation_copies(np.array([1, 2]), *rest)])
 def test_a_wrong_mode_and_a_missing_key_are_refused(function):
-    with pytest.raises(ValueError, match="mode: received 'flor', must be 'floor', 'round', 'stochastic' or 'target'"):
+    with pytest.raises(ValueError, match="mode: received 'flor'"):
         function(COUNTS, 0.67, "flor")
-    with pytest.raises(ValueError, match=r"key: received None, must be a JAX random key for mode 'target', as in jax"):
+    with pytest.raises(ValueError, match="key: received None"):
         function(COUNTS, 0.67, "target")
 
 

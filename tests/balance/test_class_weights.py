@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rounding import DOUBLE, FORMULA, STEPS
 
 from fedjax_bal.balance import decayed_beta, effective_number_weights, inverse_class_probs
 
@@ -46,10 +47,10 @@ def test_weights_lie_between_one_over_the_count_and_one(counts, beta):
 def test_limits():
     counts = np.array([1, 3, 10_000, 0])
     assert effective_number_weights(counts, 0.0).tolist() == [1.0, 1.0, 1.0, 0.0]
-    np.testing.assert_allclose(effective_number_weights(counts, 1 - 1e-9)[:3], 1 / counts[:3], rtol=1e-4)
-    np.testing.assert_allclose(effective_number_weights(counts, 1.0)[:3], 1 / counts[:3], rtol=1e-6)
+    np.testing.assert_allclose(effective_number_weights(counts, 1 - 1e-9)[:3], 1 / counts[:3], rtol=STEPS)
+    np.testing.assert_allclose(effective_number_weights(counts, 1.0)[:3], 1 / counts[:3], rtol=FORMULA)
     huge = effective_number_weights(np.array([3e38, 1e9], np.float32), 0.999)
-    np.testing.assert_allclose(huge, 1 - np.float32(0.999), rtol=1e-6)
+    np.testing.assert_allclose(huge, 1 - np.float32(0.999), rtol=FORMULA)
 
 
 def test_double_precision_is_kept():
@@ -59,13 +60,13 @@ def test_double_precision_is_kept():
         held = np.maximum(COUNTS, 1).astype(np.longdouble)
         beta = np.longdouble(1 - 1e-9)
         wanted = np.where(COUNTS > 0, (1 - beta) / -np.expm1(held * np.log(beta)), 0)
-        np.testing.assert_allclose(weights, wanted.astype(np.float64), rtol=1e-12)
+        np.testing.assert_allclose(weights, wanted.astype(np.float64), rtol=DOUBLE)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.9999, 1.0])
 def test_no_gradient_passes(beta):
     total = lambda counts, beta: effective_number_weights(counts, beta).sum()
-    gradients = jax.grad(total, (0, 1))(jnp.array([5.0, 0.0, 1.0]), jnp.array(beta))
+    gradients = jax.jit(jax.grad(total, (0, 1)))(jnp.array([5.0, 0.0, 1.0]), jnp.array(beta))
     assert all((np.asarray(gradient) == 0).all() for gradient in gradients)
 
 
@@ -92,7 +93,7 @@ def test_how_often_the_main_class_of_a_long_tail_client_is_drawn(round, ratio):
     digits = len(ratio.partition(".")[2])
     assert f"{drawn[0] / drawn[1]:.{digits}f}" == ratio
     drawn = counts * np.asarray(effective_number_weights(counts, 0.0))
-    assert drawn[0] / drawn[1] == pytest.approx(81, rel=1e-6)
+    assert drawn[0] / drawn[1] == pytest.approx(81, rel=FORMULA)
 
 
 def by_steps(counts):
@@ -105,7 +106,7 @@ def by_steps(counts):
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.float32])
 def test_one_large_one_small_and_two_absent_classes(dtype):
     probs = inverse_class_probs(np.array([90, 10, 0, 0], dtype))
-    np.testing.assert_allclose(probs, [0.1 / 3, 0.3, 1 / 3, 1 / 3], rtol=1e-6)
+    np.testing.assert_allclose(probs, [0.1 / 3, 0.3, 1 / 3, 1 / 3], rtol=FORMULA)
 
 
 def test_equals_the_three_steps():
@@ -113,9 +114,9 @@ def test_equals_the_three_steps():
     counts = rng.integers(0, 500, (6, 7)) * rng.integers(0, 2, (6, 7))
     wanted = np.stack([by_steps(row) for row in counts])
     got = inverse_class_probs(counts)
-    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-9)
-    np.testing.assert_allclose(got.sum(-1), 1, rtol=1e-6)
-    np.testing.assert_allclose(inverse_class_probs(0.125 * counts), got, rtol=1e-6)
+    np.testing.assert_allclose(got, wanted, rtol=FORMULA, atol=1e-9)
+    np.testing.assert_allclose(got.sum(-1), 1, rtol=FORMULA)
+    np.testing.assert_allclose(inverse_class_probs(0.125 * counts), got, rtol=FORMULA)
 
 
 def test_the_only_class_of_a_client_is_never_drawn():
@@ -124,14 +125,14 @@ def test_the_only_class_of_a_client_is_never_drawn():
 
 
 def test_an_empty_client_draws_uniformly():
-    np.testing.assert_allclose(inverse_class_probs(np.zeros(5, int)), 0.2, rtol=1e-6)
+    np.testing.assert_allclose(inverse_class_probs(np.zeros(5, int)), 0.2, rtol=FORMULA)
 
 
 def test_a_tiny_rest_keeps_its_digits():
     probs = inverse_class_probs(np.array([10_000_000, 1, 0]))
-    np.testing.assert_allclose(probs, by_steps([10_000_000, 1, 0]), rtol=1e-6)
+    np.testing.assert_allclose(probs, by_steps([10_000_000, 1, 0]), rtol=FORMULA)
 
 
 def test_one_class_is_refused():
-    with pytest.raises(ValueError, match=r"class_counts: received shape \(1,\), must have at least 2 classes"):
+    with pytest.raises(ValueError, match=r"class_counts: received shape \(1,\)"):
         inverse_class_probs(np.array([3]))

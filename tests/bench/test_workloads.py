@@ -98,12 +98,12 @@ def test_turned_images_are_47_classes_of_two_sets(monkeypatch):
 
 
 def test_random_pixels_are_the_same_every_time():
-    first, second = (material(WORKLOADS["W3"], seed=4) for _ in range(2))
+    few = WORKLOADS["W3"]._replace(source=workloads.FASHION_MNIST._replace(examples=500))
+    first, second = (material(few, seed=4) for _ in range(2))
     assert (first.images == second.images).all()
-    assert (first.images != material(WORKLOADS["W3"], seed=5).images).any()
+    assert (first.images != material(few, seed=5).images).any()
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_models_can_be_built_and_have_the_stated_size(name):
-    model = model_of(WORKLOADS[name])
-    assert models.num_params(model) == PARAMS.get(name, models.num_params(model))
+@pytest.mark.parametrize("name", PARAMS)
+def test_models_have_the_stated_size(name):
+    assert models.num_params(model_of(WORKLOADS[name])) == PARAMS[name]

@@ -17,6 +17,8 @@ import accelerator_day
 from accelerator_day import Job
 from golden.cases import CASES
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(accelerator_day.__file__)
 ABOUT = {"device": "toy", "jax": "1.2", "commit": "abc", "date": "2026-01-02"}
 
@@ -35,27 +37,32 @@ def work(tmp_path, monkeypatch):
 
 
 def job(name, tmp_path, code, **fields):
-    """A job in Python that notes in a file that it ran, and has a function to give its answer."""
+    """A job in Python that has a function to give its answer; notes in a file that it ran."""
     start = f"import time; open({str(tmp_path / name)!r}, 'a').write('x')"
     answer = tmp_path / f"{name}.answer"
     start += f"\nanswer = lambda text: open({str(answer)!r}, 'w').write(text)"
-    step = fields.pop("step", "papers")
-    return Job(step, name, [[sys.executable, "-c", f"{start}\n{code}"]], answer, "toy", **fields)
+    return Job("speed", name, [[sys.executable, "-c", f"{start}\n{code}"]], answer, "toy", **fields)
+
+
+def shell(name, tmp_path, script, **fields):
+    """The same in the shell, which starts at once: such a job has noted that it ran before its limit."""
+    answer, start = tmp_path / f"{name}.answer", f"printf x >> {tmp_path / name}; answer={tmp_path / name}.answer"
+    return Job("papers", name, [["sh", "-c", f"{start}; {script}"]], answer, "toy", **fields)
 
 
 def test_a_job_that_overruns_or_dies_is_recorded_and_the_next_one_runs(work, tmp_path):
     jobs = [
-        job("slow", tmp_path, "time.sleep(60)", limit=1.0),
-        job("dead", tmp_path, "print('before'); raise SystemExit('out of memory')"),
-        job("absent", tmp_path, "", lacks="no PyTorch"),
-        job("good", tmp_path, "answer('[{\"x\": 1}]')"),
+        shell("slow", tmp_path, "exec sleep 60", limit=2.0),
+        shell("dead", tmp_path, "echo before; echo out of memory >&2; exit 1"),
+        shell("absent", tmp_path, "", lacks="no PyTorch"),
+        shell("good", tmp_path, """echo '[{"x": 1}]' > $answer"""),
     ]
     records = work(jobs)
     assert {name: record["status"] for name, record in records.items()} == {
         "slow": "overran", "dead": "failed", "absent": "skipped", "good": "done",
     }  # fmt: skip
     assert records["dead"]["problem"] == "out of memory" and records["absent"]["problem"] == "no PyTorch"
-    assert records["good"]["result"] == {"x": 1} and 1.0 <= records["slow"]["seconds"] < 30
+    assert records["good"]["result"] == {"x": 1} and 2.0 <= records["slow"]["seconds"] < 60
     assert all(record.items() >= ABOUT.items() for record in records.values())
     assert (tmp_path / "dead.log").read_text() == "before\nout of memory\n"
     rows = accelerator_day.table(jobs, tmp_path).splitlines()[2:]
@@ -66,26 +73,24 @@ def test_a_job_that_overruns_or_dies_is_recorded_and_the_next_one_runs(work, tmp
     assert [(tmp_path / name).read_text() for name in ("slow", "dead", "good")] == ["x", "x", "x"]
 
 
-@pytest.mark.slow
 def test_a_job_that_the_budget_interrupts_is_repeated_by_the_next_call(work, tmp_path):
-    jobs = [job("first", tmp_path, "answer('{\"x\": 2}')"), job("second", tmp_path, "time.sleep(60)", limit=50.0)]
-    assert work(jobs, budget=2.0).keys() == {"first"}
+    first = shell("first", tmp_path, """echo '{"x": 2}' > $answer""")
+    jobs = [first, shell("second", tmp_path, "exec sleep 60", limit=50.0)]
+    assert work(jobs, budget=4.0).keys() == {"first"}
     assert work(jobs, budget=0.0).keys() == {"first"}
     # It had the whole budget of a call: as much as it can ever have.
-    assert work(jobs, budget=1.0)["second"]["status"] == "overran"
+    assert work(jobs, budget=2.0)["second"]["status"] == "overran"
     assert (tmp_path / "first").read_text() == "x" and (tmp_path / "second").read_text() == "xx"
 
 
 def test_a_run_of_a_paper_that_was_stopped_goes_on(work, tmp_path):
-    code = f"time.sleep(60 if open({str(tmp_path / 'paper')!r}).read() == 'x' else 0)"
-    code += "\nanswer('{\"x\": 3}')"
-    jobs = [job("paper", tmp_path, code, limit=1.0, resumes=True)]
+    script = f"""[ $(cat {tmp_path / "paper"}) = x ] && exec sleep 60; echo '{{"x": 3}}' > $answer"""
+    jobs = [shell("paper", tmp_path, script, limit=2.0, resumes=True)]
     assert work(jobs)["paper"]["status"] == "stopped"
     assert work([jobs[0]._replace(limit=30.0)])["paper"]["status"] == "done"
     assert (tmp_path / "paper").read_text() == "xx"
 
 
-@pytest.mark.slow
 def test_jobs_that_measure_speed_wait_for_all_to_compile_and_take_turns(work, tmp_path):
     """Three jobs, which compile for a second, the last one for two, and measure for half a second."""
     code = f"""import sys; sys.path.insert(0, {str(SCRIPT.parent)!r})
@@ -96,7 +101,7 @@ compiled = time.time()
 with turn:
     began = time.time(); time.sleep(0.5); ended = time.time()
 answer(json.dumps({{{{"x": 0, "compiled": compiled, "began": began, "ended": ended}}}}))"""
-    jobs = [job(f"job{number}", tmp_path, code.format(1 + number // 2), step="speed") for number in range(3)]
+    jobs = [job(f"job{number}", tmp_path, code.format(1 + number // 2)) for number in range(3)]
     found = [record["result"] for record in work(jobs, abreast=3).values()]
     assert min(each["began"] for each in found) >= max(each["compiled"] for each in found)
     found.sort(key=lambda each: each["began"])
@@ -132,29 +137,19 @@ def day(tmp_path, *words):
     return subprocess.run(command, capture_output=True, text=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["golden-scaffold", "speed-W3-lanes-float32", "long-W1", "clients-scaffold-100"])
-def test_a_tiny_job_of_each_step_runs_and_is_not_repeated(tmp_path, name):
+def test_a_tiny_job_runs_and_is_not_repeated(tmp_path):
+    name = "speed-W3-lanes-float32"
     first = day(tmp_path, "--only", name)
     assert first.returncode == 0, first.stderr
     assert {file.name for file in tmp_path.iterdir()} == {f"{name}.json", f"{name}.log", "table.md"}
     record = json.loads((tmp_path / f"{name}.json").read_text())
     assert record["status"] == "done" and record["platform"] == "cpu" and record["jax"]
     assert (tmp_path / "table.md").read_text() in first.stdout
-    result = record["result"]
-    if name == "golden-scaffold":
-        assert max(result["map"], result["lanes"]) <= result["tolerance"] and result["verdict"] == "equal to rounding"
-    if name == "long-W1":
-        assert result["rounds"] == 8 and len(result["accuracy"]) == len(result["peak_bytes"]) == 4
-    if name == "clients-scaffold-100":  # each client's control variate has as many float32 numbers as W1's network
-        assert result["client_memory_bytes"] == 100 * 4 * 1_864_010 and result["client_updates_per_s"] > 0
-
     again = day(tmp_path, "--only", name)
     assert again.returncode == 0 and f"{name}: done" not in again.stdout
     assert json.loads((tmp_path / f"{name}.json").read_text()) == record
 
 
-@pytest.mark.slow
 def test_a_machine_without_an_accelerator_is_told_so(tmp_path):
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, SCRIPT, "--out", tmp_path], capture_output=True, text=True, env=environment)

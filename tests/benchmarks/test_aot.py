@@ -16,6 +16,8 @@ import _loops
 import aot
 from _accelerators import TARGETS, topology_devices
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = Path(aot.__file__).parent
 
 PROGRAM = """\
@@ -180,7 +182,6 @@ def test_without_the_extra_a_message_says_what_to_install():
         topology_devices("h200")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("jax_cuda13_plugin") is None, reason="the extra aot is not installed")
 def test_w3_is_compiled_for_a_gpu_and_guarded(tmp_path):
     run = [sys.executable, str(BENCHMARKS / "aot.py"), "--workload", "W3", "--set", "execution.chunk=2"]

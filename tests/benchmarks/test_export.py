@@ -14,6 +14,8 @@ import export
 from fedjax_bal import data
 from fedjax_bal.bench.workloads import WORKLOADS, federate, simulation_of
 
+pytestmark = pytest.mark.slow
+
 
 def run(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["export", *map(str, arguments)])

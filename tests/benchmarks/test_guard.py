@@ -10,6 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import guard
 from guard import Measured
 
+pytestmark = pytest.mark.slow
+
 
 def of(name, old, new):
     pairs = [("old", old), ("new", new)]

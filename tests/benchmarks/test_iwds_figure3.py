@@ -10,6 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import iwds_figure3
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", iwds_figure3.PAIRS)
 def test_ratios_follow_the_formula(name):

@@ -3,11 +3,15 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import long_run
 
 from fedjax_bal.lab import RunFolder
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_report_can_read_the_folder_that_is_made_up(tmp_path):

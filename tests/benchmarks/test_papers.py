@@ -1,19 +1,12 @@
-"""The papers' claims: verdicts against differences computed by hand; pages and headers that follow from the tables."""
+"""The papers' claims: verdicts against differences computed by hand; tables, pages and headers of run folders."""
 
 import csv
-import itertools
 import json
 import math
-import re
 import sys
-from collections import Counter
-from fnmatch import fnmatch
-from functools import cache
 from pathlib import Path
-from statistics import fmean
 
 import pytest
-import yaml
 
 from fedjax_bal.config import builtin_configs, load_config, read_sheet, resolved_yaml
 from fedjax_bal.lab import load_sweep
@@ -25,8 +18,8 @@ import _paper_headers
 import _paper_pages
 import papers
 
-ROOT = Path(__file__).parents[2]
-REMEDY = "python benchmarks/papers.py"
+pytestmark = pytest.mark.slow
+
 RUN = "papers/rebafl/table1_fmnist_m20"
 
 
@@ -210,7 +203,6 @@ def sides(comparison, name):
     return value if isinstance(value, list) else [value]
 
 
-@pytest.mark.slow
 def test_compared_methods_and_keys_are_in_the_experiments():
     for claim in (claim for paper in _claims.papers().values() for claim in paper["claims"]):
         for comparison in claim.get("compare", ()):
@@ -226,124 +218,6 @@ def test_compared_methods_and_keys_are_in_the_experiments():
             ]
             for key, value in ((key, value) for own in given for key, value in own.items() if key != "method"):
                 assert str(value) in swept[key], (claim["where"], key)
-
-
-def test_pages_follow_from_tables_and_claims():
-    made = _paper_pages.pages()
-    rules = " ".join((_paper_pages.GUIDE / "papers.md").read_text().split())
-    assert f"{_claims.LEAST_POINTS:g} points from the margin" in rules
-    assert f"{_claims.LEAST_RATIO:.0%} of the larger" in rules
-    for file, text in made.items():
-        assert file.exists() and file.read_text() == text, REMEDY
-
-
-@cache
-def stored(name):
-    """The runs in a kept table, which is named after its configuration, without the benchmark's own code."""
-    return rows_of(ROOT / "benchmarks" / "results" / "papers" / f"{name}.csv")
-
-
-@cache
-def rounds_asked(experiment):
-    """The rounds of a configuration, or of the one that it is based on."""
-    sheet = yaml.safe_load((ROOT / "configs" / f"{experiment}.yaml").read_text())
-    own = sheet.get("training", {}).get("rounds")
-    return own or rounds_asked(str(Path(experiment).parent / Path(sheet["base"]).stem))
-
-
-def same(text, value):
-    return text == str(value) or (isinstance(value, int | float) and float(text) == value)
-
-
-def seeds_of(table, side, point):
-    wanted = ({"method": side} if isinstance(side, str) else side) | point
-    return {row["seed"] for row in stored(table) if all(same(row[key], value) for key, value in wanted.items())}
-
-
-def what_was_run(paper, claim):
-    """Says from the files alone how much of a claim's comparisons was run; None if nothing is stored for it."""
-    files = [file.stem for file in (ROOT / "benchmarks/results/papers").glob("*.csv") if "_curves" not in file.stem]
-    ran = []
-    for comparison in claim.get("compare", ()):
-        experiment = comparison.get("run", claim["run"])
-        asked = rounds_asked(experiment)
-        name = re.escape(experiment.removeprefix("papers/").replace("/", "_"))
-        tables = [file for file in files if re.fullmatch(rf"{name}(_\d+_rounds)?", file)]
-        points = sides({"at": {}} | comparison, "at")
-        for higher, lower, point in itertools.product(sides(comparison, "higher"), sides(comparison, "lower"), points):
-            options = []
-            for table in tables:
-                of_runs = [side for side in (higher, lower) if not isinstance(side, int | float)]
-                seeds = len(set.intersection(*(seeds_of(table, side, point) for side in of_runs)))
-                rounds = max(int(row["rounds"]) for row in stored(table))
-                if seeds and higher != lower and rounds >= comparison.get("rounds", asked / 4):
-                    options.append((seeds > 1, rounds >= asked, any(row.get("changes") for row in stored(table))))
-            if options:  # runs with an interval come first, then the longest
-                several, whole, differs = max(options)
-                listed = any(fnmatch(experiment, pattern) for pattern in paper.get("stand_ins", ()))
-                ran.append(2 if listed or differs else 0 if several and whole else 1)
-    return ("in full", "shortened", "stand-in")[max(ran)] if ran else None
-
-
-def test_the_guide_counts_the_claims_by_what_was_run():
-    sheet = yaml.safe_load((ROOT / "benchmarks" / "papers.yaml").read_text())
-    counts = Counter(what_was_run(paper, claim) for paper in sheet.values() for claim in paper["claims"])
-    text = " ".join((ROOT / "fedjax_bal" / "guide" / "papers.md").read_text().split())
-    full, shortened, stand_in = (counts[name] for name in ("in full", "shortened", "stand-in"))
-    assert f"Of {counts.total()} claims, {full + shortened + stand_in} have runs:" in text
-    assert f"{full} in full, {shortened} shortened and {stand_in} on a stand-in." in text
-    front = (ROOT / "README.md").read_text()
-    assert ("No experiment of the five papers has been run in full with several seeds yet." in front) == (full == 0)
-
-
-def mean(table, method, metric="last5_accuracy", **point):
-    """A method's mean over its stored seeds, in percent."""
-    rows = [row for row in stored(table) if row["method"] == method and all(row[k] == v for k, v in point.items())]
-    return 100 * fmean(float(row[metric]) for row in rows if row[metric])
-
-
-def first_half(table, point, method):
-    rows = [row for row in stored(f"{table}_curves") if row["point"] == point and row["method"] == method]
-    return 100 * fmean(float(row["test_accuracy"]) for row in rows[: len(rows) // 2])
-
-
-def test_readme_s_results_follow_from_the_stored_runs():
-    front = " ".join((ROOT / "README.md").read_text().replace("\N{MINUS SIGN}", "-").split())
-    table = yaml.safe_load((ROOT / "configs/papers/rebafl/table1_fmnist_m20.yaml").read_text())["paper"]["accuracy"]
-    ours = {row["method"] for row in stored("rebafl_table1_fmnist_m20")} & table.keys()
-    ends = {name: mean("rebafl_table1_fmnist_m20", name, "final_accuracy") for name in ours}
-    away = [abs(ends[name] - 100 * table[name]) for name in ours]
-    assert len(ours) == 7 and max(ends, key=ends.get) == "rebafl"
-    differences = f"{fmean(away):.1f} points from the published accuracies on average and {max(away):.1f} at most"
-    assert f"seven methods end {differences}" in front
-
-    flcir = {name: mean("flcir_cifar10_1000_rounds", name) for name in ("cucb", "random", "greedy")}
-    assert f"ends {flcir['cucb'] - flcir['random']:.1f} points [4.5, 6.9] above random choice" in front
-    assert f"level with greedy choice: {flcir['cucb'] - flcir['greedy']:+.1f} [-0.3, +0.6]" in front
-
-    leads = [
-        first_half(f"iwds_{name}_75_rounds", f"scheme=long_tail,alpha={alpha}", "fedavg IWDS")
-        - first_half(f"iwds_{name}_75_rounds", f"scheme=long_tail,alpha={alpha}", "fedavg uniform")
-        for name in ("figure4_c10", "figure5_fmnist")
-        for alpha in (0.9, 0.99)
-    ]
-    assert f"with a long tail it is {min(leads):.0f} to {max(leads):.0f} points ahead" in front
-    assert f"75 of {rounds_asked('papers/iwds/figure4_c10')} rounds" in front
-    assert f"1,000 of {rounds_asked('papers/flcir/cifar10'):,} rounds" in front
-
-    last, best = (
-        mean("cbfl_small_cifar10", "cbfl", metric) - mean("cbfl_small_cifar10", "fedavg", metric)
-        for metric in ("last5_accuracy", "best_accuracy")
-    )
-    assert f"it ends {last:.1f} points above FedAvg, or {best:.1f} by best accuracy" in front
-    five = mean("astraea_figures4b_9_fmnist", "fedavg") - mean("astraea_figures4b_9_fmnist", "alpha 0.67")
-    one_epoch = mean("astraea_fmnist_ltrf", "astraea") - mean("astraea_fmnist_ltrf", "fedavg")
-    assert f"they end {five:.1f} points below FedAvg with five local epochs, though {one_epoch:.1f} above" in front
-
-
-def test_headers_follow_from_tables():
-    for file, text in _paper_headers.headers().items():
-        assert file.read_text() == text, REMEDY
 
 
 def run_folder(folder, config, seconds=7, accuracy=0.5):

@@ -4,10 +4,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import published_partitions
+
+pytestmark = pytest.mark.slow
 
 
 def fedvls(labels, alpha):

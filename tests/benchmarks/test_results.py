@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import _common
 import _results
 
+pytestmark = pytest.mark.slow
+
 
 def run(workload, contestant, rate, number=1, params=7, train_loss=(2.0, 1.0)):
     result = {"client_updates_per_s": rate, "params": params, "train_loss": list(train_loss)}

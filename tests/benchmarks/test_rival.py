@@ -15,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import _rival
 import run_all
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def file(tmp_path):

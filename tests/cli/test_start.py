@@ -51,7 +51,6 @@ def test_ctrl_c_during_an_import_ends_the_command_without_a_traceback(module):
 
 def test_ctrl_c_in_a_callback_that_can_not_raise_arrives_afterwards(interrupts):
     sent = []
-    asleep = []
 
     def collected(phase, info):
         if phase == "start" and not sent:
@@ -61,12 +60,12 @@ def test_ctrl_c_in_a_callback_that_can_not_raise_arrives_afterwards(interrupts):
     gc.callbacks.append(collected)
     try:
         with pytest.raises(KeyboardInterrupt):
-            gc.collect()  # which takes seconds after many other tests
-            asleep.append(time.monotonic())
-            time.sleep(10)
+            gc.collect(0)
+            time.sleep(600)
+            pytest.fail("slept to the end")
     finally:
         gc.callbacks.remove(collected)
-    assert interrupts.arrived and (not asleep or time.monotonic() - asleep[0] < 5)
+    assert interrupts.arrived
 
 
 def test_what_a_library_makes_of_ctrl_c_is_an_interrupt_too(interrupts, monkeypatch, capsys):
@@ -120,10 +119,11 @@ def test_ctrl_c_at_any_moment_ends_a_run_without_a_traceback(tmp_path, after_s):
     with subprocess.Popen([*command, "--out", str(tmp_path / "run")], text=True, **streams) as process:
         time.sleep(after_s)
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=120)[0]
+        said = process.communicate(timeout=600)[0]
     assert process.returncode == 130 and "Traceback" not in said and "Exception ignored" not in said, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_command_whose_streams_are_closed_ends_like_others(closed):
     command = f'"$0" -m fedjax_bal list partitions {closed}'

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from rounding import SUM
 from typer.testing import CliRunner
 
 from fedjax_bal import data, models, recipes, simulate
@@ -228,4 +229,4 @@ def test_the_same_keys_train_to_the_same_numbers_at_every_door(tmp_path, monkeyp
         in_python += [(recipe.name, line["round"], line["test_accuracy"], line["test_loss"]) for line in history]
     assert sorted(found[0]) == sorted(found[1])
     for ours, theirs in zip(sorted(found[0]), sorted(in_python), strict=True):
-        assert ours[:2] == theirs[:2] and ours[2:] == pytest.approx(theirs[2:], rel=1e-5)
+        assert ours[:2] == theirs[:2] and ours[2:] == pytest.approx(theirs[2:], rel=SUM)

@@ -24,6 +24,8 @@ from fedjax_bal.data import DATASETS, partition
 from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.lab.sweep_plan import load_sweep
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2] / "configs"
 ALL = {str(file.relative_to(ROOT)): file for file in sorted(ROOT.rglob("*.yaml"))}
 SWEEPS = [name for name, file in ALL.items() if "\nsweep:\n" in file.read_text()]
@@ -200,26 +202,21 @@ def fakes_of(method):
 
 
 def program_of(method):
-    """What decides which program is compiled: numbers are values that it gets, but those of mediators shape it.
+    """Which recipes are composed, and what is measured: a recipe alone is the public battery's.
 
-    Astraea has no hand in local steps, so one optimizer is enough for it.
+    Augmentations of images go with one method, and not with each.
     """
-    recipes = []
-    for spec in method["recipes"]:
-        values = spec["hyperparameters"]
-        words = {k: v for k, v in values.items() if isinstance(v, bool | str)}
-        recipes.append([spec["name"], words, [values.get(key, 1) > 1 for key in ("size", "mediator_epochs")]])
-    optimizer = method["training"]["optimizer"]
-    steps = [optimizer["name"], optimizer.get("momentum", 0) > 0] if recipes[0][0] != "astraea" else []
+    names = [spec["name"] for spec in method["recipes"]]
+    images = [name for name in names if name in ("crop_flip", "cutout")]
+    others = [name for name in names if name not in images]
     flags = [method["evaluation"][metric] for metric in ("update_diversity", "local_accuracy")]
-    return [recipes, steps, flags]
+    return [others if len(others) > 1 else [], images, flags]
 
 
 SET_UP: set[str] = {json.dumps(None)}
 RAN: set[str] = {json.dumps(None)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_methods_can_be_set_up(name, small_data, monkeypatch):
     # Nothing is allocated, and what the machine has left at the moment must not decide.
@@ -239,7 +236,6 @@ def may_be_empty(split):
     return split.parameters.get("form") == "cbfl"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_three_rounds_of_a_small_copy(name, small_data):
     for config in unseen(name, tiny, RAN, fakes_of if name in CBFL else program_of):
@@ -271,7 +267,6 @@ def _full_partition(name, kept, text):
     return labels, partition.draw(labels, **json.loads(text))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_the_partition_exists_at_full_size(name):
     for method in all_methods(name):
@@ -322,7 +317,6 @@ def test_the_header_says_how_to_run_the_file_and_what_to_expect(name):
         assert [entry for entry in entries[1:] if entry in order] == order
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_published_accuracies_are_of_methods_in_the_file(name):
     for config in configs_of(name):
@@ -344,7 +338,6 @@ def test_published_accuracies_are_those_of_the_header(name):
     assert config.paper.accuracy == pytest.approx(numbers)
 
 
-@pytest.mark.slow
 def test_run_folders_do_not_collide():
     names = [configs_of(name)[0].name for name in ALL]
     assert len(set(names)) == len(names)
@@ -664,7 +657,6 @@ def settings_of(tmp_path, *changes):
     return whole
 
 
-@pytest.mark.slow
 def test_changes_of_a_papers_configuration_are_noted_with_its_values(tmp_path):
     assert settings_of(tmp_path) == settings_of(tmp_path, "rounds=200", "execution.strategy=map", "name=mine") == {}
     assert settings_of(tmp_path, "methods=[fedavg, rebafl]", "execution.precision=float32") == {}

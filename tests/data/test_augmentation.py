@@ -42,7 +42,7 @@ def test_clients_get_copies_of_their_own_rows(federation):
         assert sorted(pairs) == sorted(wanted)
         classes = LABELS[larger.rows[span]]
         assert (np.diff(classes) >= 0).all()
-    assert extra_bytes(larger) == (larger.copy > 0).sum() * SIDE * SIDE * 2
+    assert extra_bytes(larger) == (larger.copy > 0).sum() * SIDE * SIDE * 2 and extra_bytes(federation) == 0
 
 
 @pytest.mark.slow
@@ -52,6 +52,7 @@ def test_stored_copies_have_the_same_pixels_as_those_made_when_drawn(federation,
     for ours, theirs in zip(everything(made), everything(stored), strict=True):
         assert ours.tobytes() == theirs.tobytes()
     assert stored.warp is None and stored.copy.tolist() == made.copy.tolist()
+    assert extra_bytes(stored) == extra_bytes(made)
     # Row 0 belongs to two clients, whose copies are the same images.
     assert len(stored.images) == len(LABELS) + len({pair for pair in zip(made.rows, made.copy, strict=True) if pair[1]})
 
@@ -114,9 +115,9 @@ def test_copies_by_row(federation):
         ({"copies_per_class": np.array([1, -2, 3])}, "0 or more"),
         ({"copies_per_class": COPIES, "copies_per_row": COPIES}, "received both or none"),
         ({}, "received both or none"),
-        ({"copies_per_class": COPIES, "zoom": 1.0}, "zoom: received 1.0, must be a finite number from 0 to 0.99"),
+        ({"copies_per_class": COPIES, "zoom": 1.0}, "zoom: received 1.0"),
         ({"copies_per_class": COPIES * 10**9}, "copies of a sample; at most 2147483647"),
-        ({"copies_per_class": np.array([0, 10**9, 0])}, "makes 4,000,000,010 rows; at most 2147483647: ask for"),
+        ({"copies_per_class": np.array([0, 10**9, 0])}, "makes 4,000,000,010 rows"),
         ({"copies_per_class": [2**62, 2**62, 0]}, "received 4611686018427387904 copies of a sample"),
         ({"copies_per_class": np.full(3, 2**64 - 1, np.uint64)}, "received 18446744073709551615 copies"),
         ({"copies_per_class": [2**70, 0, 0]}, "must be integers"),
@@ -140,6 +141,11 @@ def test_copies_by_row(federation):
 def test_refused(federation, arguments, message):
     with pytest.raises(ValueError, match=message):
         augment(federation, **arguments)
+
+
+def test_bytes_of_copies_of_floats():
+    plain = federate(np.zeros((2, 4, 4, 1), np.float32), np.array([0, 1]), [np.arange(2), np.array([1])], 2)
+    assert extra_bytes(augment(plain, np.array([0, 3]), store=False)) == 2 * 3 * 64
 
 
 def test_augmenting_twice_is_refused(federation):
@@ -170,13 +176,13 @@ def set_free(monkeypatch, free):
 def test_pixels_that_do_not_fit_are_refused_before_anything_is_made(federation, monkeypatch, nothing_is_made):
     set_free(monkeypatch, 10**9)
     message = r"received 4,000,000 of them, whose pixels take 1.15 GB; .* but 1 GB are free: "  # 288 bytes an image
-    with pytest.raises(ValueError, match=message + r"ask for .*smaller alpha, or max_copies\), or set store=False"):
+    with pytest.raises(ValueError, match=message + r"ask for .*smaller alpha, or max_copies\)"):
         augment(federation, np.array([10**6, 0, 0]))
 
 
 def test_rows_that_do_not_fit_are_refused(federation, monkeypatch, nothing_is_made):
     set_free(monkeypatch, 10**6)
-    with pytest.raises(ValueError, match=r"whose rows take 0.032 GB; .* 0.001 GB are free: ask for .*max_copies\)$"):
+    with pytest.raises(ValueError, match="whose rows take 0.032 GB"):
         augment(federation, np.array([0, 10**6, 0]), store=False)
     with pytest.raises(ValueError, match=r"whose pixels take .*max_copies\)$"):  # storing nothing would not help
         augment(federation, np.array([0, 10**6, 0]))
@@ -208,7 +214,7 @@ def test_the_recipe_checks_its_options_with_and_without_augmentation():
         for alpha in (None, 0.5):
             with pytest.raises(ValueError, match=rf"^astraea: {name}: received {value!r}"):
                 RECIPES["astraea"](alpha=alpha, **{name: value})
-    with pytest.raises(ValueError, match="astraea: seed: received 4294967296, must be an integer from 0 to 4294967"):
+    with pytest.raises(ValueError, match="astraea: seed: received 4294967296"):
         RECIPES["astraea"](seed=2**32)
     (part,) = RECIPES["astraea"](seed=2**32 - 1).parts
     assert part.seed == 2**32 - 1 and not RECIPES["astraea"](alpha=None).parts
@@ -220,9 +226,3 @@ def test_the_part_takes_any_limit_and_refuses_a_seed(federation):
     for mode in ("floor", "target"):
         with pytest.raises(ValueError, match="seed: received 1.5"):
             Augmentation(mode=mode, seed=1.5).prepare_federation(federation)
-
-
-def test_bytes_of_copies():
-    plain = federate(np.zeros((2, 4, 4, 1), np.float32), np.array([0, 1]), [np.arange(2), np.array([1])], 2)
-    assert extra_bytes(plain) == 0
-    assert {extra_bytes(augment(plain, np.array([0, 3]), store=store)) for store in (True, False)} == {2 * 3 * 64}

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rounding import FORMULA, SUM
 
 import fedjax_bal
 from fedjax_bal.data import description
@@ -18,9 +19,9 @@ def test_counts_by_hand():
     assert told.sizes.tolist() == [3, 2, 0, 1]
     assert (told.unused, told.repeated) == (3, 1)  # rows 4, 6, 7; row 3 twice
     whole = np.array([3, 2, 1]) / 6
-    assert told.kl_of_all == pytest.approx((whole * np.log(4 * whole)).sum(), rel=1e-5)
-    assert told.mid == pytest.approx(told.kl_of_all / np.log(4), rel=1e-5)
-    assert told.kl_of_clients == pytest.approx([np.log(4 / 3), np.log(4), np.log(4)], rel=1e-5)
+    assert told.kl_of_all == pytest.approx((whole * np.log(4 * whole)).sum(), rel=SUM)
+    assert told.mid == pytest.approx(told.kl_of_all / np.log(4), rel=SUM)
+    assert told.kl_of_clients == pytest.approx([np.log(4 / 3), np.log(4), np.log(4)], rel=SUM)
     assert 0 < told.wcs < 1
 
 
@@ -50,11 +51,11 @@ def test_distances_to_all_clients_and_between_them(name):
     laws = [row / row.sum() for row in counts[[0, 2, 3]]]
     whole = counts.sum(0) / counts.sum()
     found = client_distances(counts)[name]
-    assert found.to_all == pytest.approx([by_hand(name, law, whole) for law in laws], rel=1e-5)
+    assert found.to_all == pytest.approx([by_hand(name, law, whole) for law in laws], rel=SUM)
     pairs = [(p, q) for i, p in enumerate(laws) for j, q in enumerate(laws) if i != j]
-    assert found.between == pytest.approx([by_hand(name, p, q) for p, q in pairs], rel=1e-5)
+    assert found.between == pytest.approx([by_hand(name, p, q) for p, q in pairs], rel=SUM)
     shown = client_distances(counts[:1], counts.sum(0))[name]  # the others aren't shown
-    assert shown.to_all == pytest.approx([by_hand(name, laws[0], whole)], rel=1e-5) and not shown.between.size
+    assert shown.to_all == pytest.approx([by_hand(name, laws[0], whole)], rel=SUM) and not shown.between.size
 
 
 def test_some_of_many_clients_are_compared(monkeypatch):
@@ -62,7 +63,7 @@ def test_some_of_many_clients_are_compared(monkeypatch):
     monkeypatch.setattr(description, "_MOST_PAIRED", 3)
     some, three = client_distances(counts)["Hellinger"], client_distances(counts[[0, 4, 8]])["Hellinger"]
     assert len(some.to_all) == 9
-    np.testing.assert_allclose(some.between, three.between, rtol=1e-6)
+    np.testing.assert_allclose(some.between, three.between, rtol=FORMULA)
 
 
 def test_the_guide_has_the_formula_and_the_scale_of_each_distance():

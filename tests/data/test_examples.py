@@ -102,9 +102,9 @@ def test_no_library_is_imported():
     [
         ([], "received no example"),
         ([IMAGES[0]], r"an example of type ndarray, must be \(input, label\)"),
-        ([(IMAGES[0], 0), (IMAGES[0, :2], 1)], r"of shapes \(4, 5, 3\) and \(2, 5, 3\), must be of one shape"),
+        ([(IMAGES[0], 0), (IMAGES[0, :2], 1)], r"of shapes \(4, 5, 3\) and \(2, 5, 3\)"),
         ([(IMAGES[0], 0), (IMAGES[0, ..., 0], 1)], r"shapes \(4, 5, 3\) and \(4, 5\), .*image.convert\('RGB'\)"),
-        ([(IMAGES[0], [0, 1])], r"example 0: received labels of shape \(2,\) .* must be one element"),
+        ([(IMAGES[0], [0, 1])], r"example 0: received labels of shape \(2,\)"),
         ([(IMAGES[0], 0), (None, 1)], "example 1 has an input that is None"),
         ([(IMAGES[0], 0), (IMAGES[0], None)], "example 1 has a label that is None"),
         ([(IMAGES[0], "a"), (IMAGES[0], float("nan"))], "example 1 has nan as its label, and example 0 has a"),
@@ -138,7 +138,7 @@ def test_labels_of_tf_data():
     assert dataset.train_labels.tolist() == dataset.test_labels.tolist() == LABELS.tolist()
     binary = TfData([(IMAGES[:4], np.array([[0], [1], [1], [0]], np.float32))])
     assert data.from_tf_data(binary, binary).train_labels.tolist() == [0, 1, 1, 0]
-    with pytest.raises(data.DataError, match="from_tf_data: train: received list, must be a tf.data.Dataset"):
+    with pytest.raises(data.DataError, match="from_tf_data: train: received list"):
         data.from_tf_data([(IMAGES[0], 0)], 0.5)
 
 
@@ -278,7 +278,7 @@ def test_labels_of_one_element(torch, channels):
     one_hot = [
         (Tensor(image), np.eye(3, dtype=int)[label]) for image, label in zip(channels_first, LABELS, strict=True)
     ]
-    with pytest.raises(data.DataError, match=r"test: example 0: received labels of shape \(3,\) .*must be one element"):
+    with pytest.raises(data.DataError, match=r"test: example 0: received labels of shape \(3,\)"):
         data.from_torch(MapStyle(pairs), MapStyle(one_hot))
 
 
@@ -398,7 +398,5 @@ def test_real_tensors_of_other_kinds():
 
 def test_keys_that_are_missing():
     dicts = TfData([{"img": IMAGES[0], "label": 0}])
-    with pytest.raises(
-        data.DataError, match=r"from_tf_data: has img, label, but no 'image'; name the right ones with inputs="
-    ):
+    with pytest.raises(data.DataError, match="from_tf_data: has img, label"):
         data.from_tf_data(dicts, dicts)

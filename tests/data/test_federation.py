@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rounding import FORMULA, SUM
 
 from fedjax_bal.data import augment, federate, gather
 from fedjax_bal.types import Dataset, Federation
@@ -123,7 +124,7 @@ def test_rows_of_the_server_that_follow_the_data_sets_make_no_difference():
     [
         ({"client_names": ("Ulm",)}, "client_names: received 1 names, but train_clients has number 2"),
         ({"test_clients": np.array([1])}, r"test_clients has shape \(1,\) .* 4 integers"),
-        ({"test_clients": np.full(4, 0.5)}, "test_clients has .* float64; expected 4 integers"),
+        ({"test_clients": np.full(4, 0.5)}, "test_clients has .* float64"),
         ({"test_images": OTHERS.astype(np.float32)}, r"test_images are float32\[4, 2, 2, 3\], and train_images uint8"),
         ({"test_images": OTHERS[:, :1]}, r"test_images are uint8\[4, 1, 2, 3\], and train_images uint8\[6, 2, 2, 3\]"),
     ],
@@ -156,8 +157,8 @@ def test_a_data_set_without_constants_is_normalised_with_its_own(scaled):
     pixels = IMAGES / np.float64(255)
     images = pixels.astype(np.float32) if scaled else IMAGES
     federation = federate(Dataset(images, LABELS, IMAGES, LABELS, NAMES), rows([0, 1]))
-    np.testing.assert_allclose(federation.mean, pixels.mean((0, 1, 2)), rtol=1e-6)
-    np.testing.assert_allclose(federation.std, pixels.std((0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(federation.mean, pixels.mean((0, 1, 2)), rtol=FORMULA)
+    np.testing.assert_allclose(federation.std, pixels.std((0, 1, 2)), rtol=FORMULA)
 
 
 @pytest.mark.parametrize(
@@ -206,36 +207,36 @@ def test_rows_by_client_in_any_container():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rows_per_client": rows([0], [1, 6])}, r"rows_per_client\[1\] lists row 6; expected 0\.\.5"),
+        ({"rows_per_client": rows([0], [1, 6])}, r"rows_per_client\[1\] lists row 6"),
         ({"rows_per_client": rows([0], [], [1, -1])}, r"rows_per_client\[2\] lists row -1"),
         ({"rows_per_client": rows([0, 3], [4, 1, 4])}, r"rows_per_client\[1\] lists row 4 more than once"),
         ({"rows_per_client": []}, "at least one client"),
-        ({"rows_per_client": {1: [0], 2: [1]}}, r"keys 1, 2; .* 0\.\.1, .* list\(rows_per_client.values\(\)\)"),
+        ({"rows_per_client": {1: [0], 2: [1]}}, "keys 1, 2"),
         ({"rows_per_client": {"a": [0]}}, "keys 'a'"),
-        ({"rows_per_client": 3}, "rows_per_client is 3; expected an array"),
-        ({"rows_per_client": "01"}, "rows_per_client is '01'; expected an array"),
+        ({"rows_per_client": 3}, "rows_per_client is 3"),
+        ({"rows_per_client": "01"}, "rows_per_client is '01'"),
         ({"rows_per_client": [LABELS > 0]}, r"rows_per_client\[0\] has shape \(6,\) and type bool.*flatnonzero"),
         ({"rows_per_client": [np.array([0.0])]}, "type float64"),
         ({"rows_per_client": [np.array([[0]])]}, r"shape \(1, 1\)"),
-        ({"num_classes": 2}, r"labels lie in 0\.\.2; expected 0\.\.1"),
+        ({"num_classes": 2}, r"labels lie in 0\.\.2"),
         ({"labels": LABELS - 1}, r"labels lie in -1\.\.1"),
         ({"num_classes": 0}, "num_classes: received 0"),
-        ({"labels": LABELS[:5]}, r"for 5 labels; expected \[5, H, W, K\]"),
+        ({"labels": LABELS[:5]}, "for 5 labels"),
         ({"labels": LABELS * 1.0}, "labels has shape"),
         ({"images": IMAGES[..., 0]}, "a grey image has K = 1"),
         ({"images": np.zeros((6, 3, 8, 9))}, r"\(6, 3, 8, 9\), .* \(6, 8, 9, 3\): np.moveaxis\(images, 1, -1\)"),
         ({"images": np.zeros((6, 1, 8, 8))}, "np.moveaxis"),
         ({"images": IMAGES.astype(bool)}, "type bool"),
-        ({"auxiliary": {"a": np.array([2, 0])}}, r"auxiliary\['a'\] lists row 0, which a client or an auxiliary"),
-        ({"auxiliary": {"a": np.array([6])}}, r"auxiliary\['a'\] lists row 6; expected 0\.\.5"),
+        ({"auxiliary": {"a": np.array([2, 0])}}, r"auxiliary\['a'\] lists row 0"),
+        ({"auxiliary": {"a": np.array([6])}}, r"auxiliary\['a'\] lists row 6"),
         ({"auxiliary": {"a": np.array([2, 2])}}, r"auxiliary\['a'\] lists row 2 more than once"),
         ({"auxiliary": {"a": np.array([True])}}, r"auxiliary\['a'\] has shape \(1,\) and type bool"),
         ({"mean": [1, 2]}, "mean=.*one or 3"),
         ({"mean": np.nan}, "mean=nan"),
-        ({"mean": "own"}, "mean='own'; expected finite numbers, one or 3"),
-        ({"std": 0}, "std=0; expected finite numbers above 0"),
+        ({"mean": "own"}, "mean='own'"),
+        ({"std": 0}, "std=0"),
         ({"images": IMAGES.reshape(6, -1)}, r"type uint8 .* or \[6, \.\.\.\] of floats"),
-        ({"images": np.full((6, 2), 2**31)}, "of integers of 32 bits, which are token ids"),
+        ({"images": np.full((6, 2), 2**31)}, "of integers of 32 bits"),
         ({"images": IMAGES.astype(int), "mean": 0.5}, r"mean=\[0.5\], std=\[1.0\]: integers are token ids"),
     ],
 )
@@ -254,8 +255,8 @@ def test_vectors_have_constants_of_each_feature_and_ids_have_none():
     features = rng().normal([1.0, -2.0], [1.0, 3.0], (6, 2))
     vectors = federate(Dataset(features, LABELS, features, LABELS, NAMES), rows([0, 1]))
     assert vectors.images.dtype == np.float32
-    np.testing.assert_allclose(vectors.mean, features.mean(0), rtol=1e-6)
-    np.testing.assert_allclose(vectors.std, features.std(0), rtol=1e-6)
+    np.testing.assert_allclose(vectors.mean, features.mean(0), rtol=FORMULA)
+    np.testing.assert_allclose(vectors.std, features.std(0), rtol=FORMULA)
     ids = rng().integers(0, 2**31 - 1, (6, 7))
     tokens = federate(Dataset(ids, LABELS, ids, LABELS, NAMES), rows([0, 1]))
     assert tokens.images.dtype == np.int32 and tokens.images.tolist() == ids.tolist()
@@ -264,4 +265,4 @@ def test_vectors_have_constants_of_each_feature_and_ids_have_none():
         batch = gather(jax.tree.map(jnp.asarray, federation), jnp.array([1, 0]), jnp.ones(2, bool))
         stored = federation.images[federation.rows[[1, 0]]]
         assert batch.images.dtype == stored.dtype
-        np.testing.assert_allclose(batch.images, (stored - federation.mean) / federation.std, rtol=1e-5)
+        np.testing.assert_allclose(batch.images, (stored - federation.mean) / federation.std, rtol=SUM)

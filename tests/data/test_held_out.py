@@ -112,11 +112,11 @@ def test_a_federation_keeps_test_rows_apart():
 
 
 BAD = [
-    ([np.array([5])], "tests lists rows of 1 clients; expected 2"),
-    ([np.array([1]), np.array([7])], r"tests\[0\] lists row 1, which a client or an auxiliary set has too"),
-    ([np.array([30]), np.array([7])], r"tests\[0\] lists row 30, which a client or an auxiliary set has too"),
+    ([np.array([5])], "tests lists rows of 1 clients"),
+    ([np.array([1]), np.array([7])], r"tests\[0\] lists row 1"),
+    ([np.array([30]), np.array([7])], r"tests\[0\] lists row 30"),
     ([np.array([5, 5]), np.array([7])], r"tests\[0\] lists row 5 more than once"),
-    ([np.array([5]), np.array([40])], r"tests\[1\] lists row 40; expected 0..39"),
+    ([np.array([5]), np.array([40])], r"tests\[1\] lists row 40"),
     ([np.array([], int), np.array([], int)], "tests has no row for any client"),
     ([np.array([0.5]), np.array([7])], r"tests\[0\] has shape \(1,\) and type float64"),
 ]

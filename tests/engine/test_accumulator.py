@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rounding import FORMULA, SUM
 
 from fedjax_bal.engine.device.accumulator import Accumulator, ChainWeights, UpdateDiversity
 
@@ -30,9 +31,9 @@ def test_sums_mean_and_spread(width, spread):
     weights = (rng.random(24) * counted).astype(np.float32)
     tally = tallied(deltas, jnp.asarray(weights), jnp.asarray(counted), width)
     exact = deltas[counted].astype(float)
-    np.testing.assert_allclose(tally.delta["w"], weights.astype(float) @ deltas, rtol=1e-5)
-    np.testing.assert_allclose(tally.stats["w"], 2 * weights.astype(float) @ deltas, rtol=1e-5)
-    np.testing.assert_allclose(tally.spread.mean["w"], exact.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(tally.delta["w"], weights.astype(float) @ deltas, rtol=SUM)
+    np.testing.assert_allclose(tally.stats["w"], 2 * weights.astype(float) @ deltas, rtol=SUM)
+    np.testing.assert_allclose(tally.spread.mean["w"], exact.mean(0), rtol=FORMULA)
     assert float(tally.reports["n"]) == counted.sum() == float(tally.spread.count)
     wanted = ((exact - exact.mean(0)) ** 2).sum(1).mean()
     assert float(tally.spread.diversity) == pytest.approx(wanted, rel=1e-4 if spread == 1 else 2e-2)

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_bal.engine.device.drawing import shuffled, weighted
+from fedjax_bal.engine.device import drawing
 
+shuffled, weighted = jax.jit(drawing.shuffled, static_argnums=2), jax.jit(drawing.weighted, static_argnums=3)
 KEY = jax.random.key(5)
 
 

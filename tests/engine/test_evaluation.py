@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toys
+from rounding import SUM
 
 from fedjax_bal import make_round, recipes, simulate
 from fedjax_bal.engine.device.evaluation import evaluate, in_batches, some_images
@@ -25,7 +26,7 @@ def test_confusion_and_loss_equal_numpy(size):
     np.add.at(wanted, (labels, logits.argmax(1)), 1)
     losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
     assert (np.asarray(result.confusion) == wanted).all()
-    assert float(result.loss) == pytest.approx(losses.mean(), rel=1e-5)
+    assert float(result.loss) == pytest.approx(losses.mean(), rel=SUM)
 
 
 @pytest.mark.slow
@@ -47,13 +48,13 @@ def test_an_empty_test_set_is_refused():
 def test_what_is_no_test_set_or_no_federation_is_refused():
     images, labels = toys.test_set()
     given = functools.partial(simulate, recipes.fedavg(), toys.network(), rounds=1, seed=0)
-    with pytest.raises(ValueError, match=r"test: received ndarray, must be inputs and labels, as"):
+    with pytest.raises(ValueError, match="test: received ndarray"):
         given(toys.federation(), images)
     with pytest.raises(ValueError, match=r"test labels has shape \(105, 1\)"):
         given(toys.federation(), (images, labels[:, None]))
-    with pytest.raises(ValueError, match="federation: received tuple, must be what data.federate returns"):
+    with pytest.raises(ValueError, match="federation: received tuple"):
         given((images, labels), (images, labels))
-    with pytest.raises(ValueError, match="federation: received tuple, must be what data.federate returns"):
+    with pytest.raises(ValueError, match="federation: received tuple"):
         make_round(recipes.fedavg(), toys.network(), (images, labels))
 
 

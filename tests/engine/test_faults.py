@@ -7,10 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import quick
-import table
 import toys
-from methods import faking
+from rounding import FORMULA, SUM
 
 from fedjax_bal import recipes
 from fedjax_bal.engine import host
@@ -28,7 +26,6 @@ from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.selection import always, power_of_choice
 from fedjax_bal.selection.trace import Trace
-from fedjax_bal.testing import toy
 
 ROUNDS, CLIENTS = 4, len(toys.SIZES)
 STRUCK = {"clients": [3, 7], "rounds": [2, 3]}
@@ -79,7 +76,7 @@ def assert_close(got, want):
     for a, b in zip(
         jax.tree.leaves((got.state, got.selector)), jax.tree.leaves((want.state, want.selector)), strict=True
     ):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(a, b, rtol=SUM, atol=FORMULA)
 
 
 def with_statistics():
@@ -98,21 +95,17 @@ PAIRS = toys.chosen([[3, 0], [4, 7], [2, 5]], passes=2)
 """Client 3 leads one of the chains, client 7 is second in another."""
 CASES = {
     "memory and reports": (recipes.scaffold(), "not_a_number", {}),
-    "lanes on two devices": (recipes.fedavg(), "infinite", {"strategy": "vmap", "devices": 2}),
     "chains": (recipes.median(), "not_a_number", {"selector": PAIRS}),
     "momentum carried along a chain": (CARRIED, "not_a_number", {"selector": PAIRS, "local": MOMENTUM}),
     "a selector that looks": (
         recipes.fedavg(), "infinite", {"selector": power_of_choice(6, 9, sizes=toys.SIZES), "rounds_per_dispatch": 1},
     ),
-    "huge, on two devices": (recipes.fedavg(), "huge", {"devices": 2}),
-    "huge, in lanes": (recipes.fedavg(), "huge", {"strategy": "vmap", "devices": 2}),
-    "huge, in chains": (recipes.fedavg(), "huge", {"selector": PAIRS}),
+    "huge, in lanes on two devices": (recipes.fedavg(), "huge", {"strategy": "vmap", "devices": 2}),
     "stale, memory on the host": (recipes.fedavg(), "stale", {"client_memory": "host", "rounds_per_dispatch": 3}),
     "equal weights of chains": (recipes.equal_weights(), "infinite", {"selector": PAIRS, "model": with_statistics()}),
     "equal weights of chains, on two devices": (recipes.equal_weights(), "infinite", {"selector": PAIRS, "devices": 2}),
     "chains drawn by size": (recipes.fedavg(), "not_a_number", {"selector": PAIRS._replace(drawn_by_size=True)}),
     "scaffold, in chains": (recipes.scaffold(), "not_a_number", {"selector": PAIRS}),
-    "feddyn, in chains": (recipes.feddyn(), "not_a_number", {"selector": PAIRS}),
     "fednova, in chains": (recipes.fednova(), "not_a_number", {"selector": PAIRS, "local": MOMENTUM}),
     "climb, in chains": (recipes.climb(interval=1, tolerance=0.0), "not_a_number", {"selector": PAIRS}),
     "weights that depend on the cohort": (recipes.feddisco(), "not_a_number", {"model": with_statistics()}),
@@ -121,44 +114,53 @@ CASES = {
 }  # fmt: skip
 
 
+def excluded(name, delivery=ALWAYS, policy="exclude"):
+    recipe, kind, changes = CASES[name]
+    return finish(simulation(recipe, policy, kind, **changes, delivery=delivery))
+
+
+def assert_same_records(got, want):
+    for record, wanted in zip(got, want, strict=True):
+        one, other = ({k: v for k, v in own.items() if k not in EXTRA} for own in (record, wanted))
+        assert jax.tree.structure(one) == jax.tree.structure(other)
+        np.testing.assert_allclose(jax.tree.leaves(one), jax.tree.leaves(other), rtol=SUM)
+
+
+EXTRA = ("excluded", "clipped", "broken_clients")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", quick.only(CASES, "memory and reports"))
+@pytest.mark.parametrize("name", CASES)
 def test_a_broken_client_is_as_one_that_does_not_deliver(name):
-    recipe, kind_, changes = CASES[name]
-    got, records, faults = finish(simulation(recipe, "exclude", kind_, **changes))
-    want, theirs, _ = finish(simulation(recipe, "raise", kind_, **changes, delivery=without()))
+    (got, records, faults), (want, theirs, none) = excluded(name), excluded(name, without())
     assert_close(got, want)
-    why = {"stale": OUTDATED, "huge": HUGE}.get(kind_, NOT_FINITE)
-    assert faults and {fault.why for fault in faults} == {why}
+    assert_same_records(records, theirs)
+    why = {"stale": OUTDATED, "huge": HUGE}.get(CASES[name][1], NOT_FINITE)
+    assert none == [] and {fault.why for fault in faults} == {why}
     assert {(fault.round, fault.client) for fault in faults} <= {(2, 3), (2, 7), (3, 3), (3, 7)}
-    extra = ("excluded", "clipped", "broken_clients")
-    for record, wanted in zip(records, theirs, strict=True):
-        own = {key: value for key, value in record.items() if key not in extra}
-        assert jax.tree.structure(own) == jax.tree.structure(wanted)
-        np.testing.assert_allclose(jax.tree.leaves(own), jax.tree.leaves(wanted), rtol=1e-5)
     assert sum(record["excluded"] for record in records) == len(faults)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(got.state))
 
 
 @pytest.mark.slow
-def test_where_nothing_breaks_a_policy_changes_nothing():
-    ends = [finish(simulation(recipes.fedavg(), policy, faulty=None)) for policy in ("raise", "exclude", "clip")]
-    assert_close(ends[1][0], ends[0][0])
-    assert_close(ends[2][0], ends[0][0])
-    assert [record["excluded"] for record in ends[1][1]] == [record["clipped"] for record in ends[2][1]] == [0] * ROUNDS
+@pytest.mark.parametrize("name", ["equal weights of chains", "weights that depend on the cohort, in lanes"])
+def test_where_nothing_breaks_a_policy_changes_nothing(name):
+    ends = [excluded(name, without(), policy) for policy in ("raise", "exclude", "clip")]
+    for end, records, _ in ends[1:]:
+        assert_close(end, ends[0][0])
+        assert_same_records(records, ends[0][1])
+        assert [(record["excluded"], record["clipped"]) for record in records] == [(0, 0)] * ROUNDS
     assert "excluded" not in ends[0][1][0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", [recipes.fedavg(), recipes.feddisco()], ids=lambda recipe: recipe.name)
-def test_of_a_stack_only_the_run_that_breaks_is_done_without(recipe):
-    sims = [simulation(recipe, policy, faulty=STRUCK | {"rounds": [2, 9]}) for policy in ("exclude", "raise")]
-    assert stacking_key(sims[0]) != stacking_key(sims[1])
-    late = Trace(np.ones((1, CLIENTS), bool))
-    first, second = sims[0], simulation(recipe, "exclude", faulty=STRUCK | {"rounds": [2, 9]}, delivery=late)
+def test_of_a_stack_only_the_run_that_breaks_is_done_without():
+    breaks = {"clients": STRUCK["clients"], "rounds": [2, 9]}
+    made = lambda delivery, policy="exclude": simulation(recipes.feddisco(), policy, faulty=breaks, delivery=delivery)
+    first, second = made(ALWAYS), made(Trace(np.ones((1, CLIENTS), bool)))
+    assert stacking_key(first) != stacking_key(made(ALWAYS, "raise"))
     members = [Member(first, 0), Member(second, 3)]
-    absent = without(STRUCK | {"rounds": [2]})
-    plain = [simulation(recipe, "raise", faulty=STRUCK | {"rounds": [2, 9]}, delivery=absent)] * 2
+    plain = [made(without(breaks | {"rounds": [2]}))] * 2
     ends = []
     for own in (members, [Member(sim, member.seed) for sim, member in zip(plain, members, strict=True)]):
         stack = Stack(own, [member.simulation.init(member.seed) for member in own])
@@ -214,7 +216,7 @@ def test_long_updates_are_scaled_down_to_so_many_medians():
     end, records, faults = finish(huge)
     for name, leaf in start.items():
         want = leaf + sum(share * delta[name] for share, delta in zip(shares, deltas, strict=True))
-        np.testing.assert_allclose(end.state.variables.params[name], want, rtol=2e-5, atol=1e-6)
+        np.testing.assert_allclose(end.state.variables.params[name], want, rtol=2e-5, atol=FORMULA)
     assert faults == [Fault(1, 3, LONG), Fault(1, 7, LONG)]
     assert (records[0]["clipped"], records[0]["excluded"], records[0]["clients"]) == (2, 0, CLIENTS)
     assert records[0]["broken_clients"] == [[1, 3, "too long"], [1, 7, "too long"]]
@@ -246,23 +248,9 @@ def test_huge_updates_are_welcome_where_they_have_no_bound():
     assert faults == [] and np.isfinite(np.concatenate([*map(np.ravel, jax.tree.leaves(end.state))])).all()
 
 
-@pytest.mark.parametrize("name", quick.only(recipes.RECIPES, "fednova"))
-def test_every_recipe_goes_on_with_the_clients_that_are_left(name, monkeypatch):
-    faking.replace_generators(monkeypatch, faking.simplest)
-    recipe, options = table.small(name)
-    data = {"model": toy.network(), "federation": toy.federation(), "test": toy.test_set()} | options
-    data.pop("tolerance", None)
-    broken = recipes.faults("not_a_number", clients=[1, 3, 6], rounds=[2])
-    recipe = broken if name == "faults" else recipes.combine(recipe, broken)
-    execution = Execution(strategy="map", devices=1, broken_clients="exclude")
-    sim = host.build(recipe, **data, rounds=3, local=toy.local_training(data["model"]), execution=execution)
-    end, records, faults = finish(sim)
-    assert {(fault.round, fault.why) for fault in faults} == {(2, NOT_FINITE)}
-    assert sum(record["excluded"] for record in records) == len(faults)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(end.state))
-
-
-@pytest.mark.parametrize("recipe", [recipes.scaffold(), recipes.fedavgm()], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize(
+    "recipe", [recipes.scaffold(), pytest.param(recipes.fedavgm(), marks=pytest.mark.slow)], ids=lambda own: own.name
+)
 def test_a_round_of_which_no_client_is_left_changes_nothing(recipe):
     faulty = {"clients": range(CLIENTS), "rounds": [2]}
     sim = simulation(recipe, "exclude", faulty=faulty, rounds=2, rounds_per_dispatch=1)
@@ -287,9 +275,10 @@ def test_a_round_function_leaves_broken_clients_out_by_itself():
         state, info = step(round_fn.hyperparameters, key, begin, plan)
         ends.append(state)
         assert info.broken.tolist() == [[NOT_FINITE if client == 3 else 0] for client in clients]
-    assert toys.largest_difference(*ends) < 1e-6
+    assert toys.largest_difference(*ends) < FORMULA
 
 
+@pytest.mark.slow
 def test_stale_updates_that_do_not_say_so_are_the_last_ones_again():
     faulty = {"clients": [4], "rounds": [2], "tagged": False}
     only = Trace(np.arange(CLIENTS)[None] == 4)
@@ -301,7 +290,7 @@ def test_stale_updates_that_do_not_say_so_are_the_last_ones_again():
             snapshot = sim.advance(0, snapshot).snapshot
     for name in points[0]:
         first, second = points[1][name] - points[0][name], points[2][name] - points[1][name]
-        np.testing.assert_allclose(second, first, atol=1e-6)
+        np.testing.assert_allclose(second, first, atol=FORMULA)
         assert np.abs(first).max() > 1e-3
 
 
@@ -341,10 +330,10 @@ def test_what_is_told_and_recorded_is_bounded():
         ({"huge_factor": float("inf")}, "huge_factor: received inf.*1"),
         ({"faulty": {"clients": [12]}}, "faults: clients: received 12, but there are 10 clients, numbered from 0"),
         ({"faulty": {"clients": [-1]}}, "faults: clients: received -1"),
-        ({"faulty": {"clients": []}}, r"faults: clients: received \[\], must be a list, not empty"),
+        ({"faulty": {"clients": []}}, r"faults: clients: received \[\]"),
         ({"faulty": {"rounds": [0]}}, "faults: rounds: received 0"),
         ({"faulty": {"clients": [3], "rounds": [5, 6]}}, "faults: rounds: received 5, 6, .* ends after round 4"),
-        ({"faulty": {"clients": [3], "rounds": [5]}, "kind": "stale"}, "faults: rounds: received 5, but the run ends"),
+        ({"faulty": {"clients": [3], "rounds": [5]}, "kind": "stale"}, "faults: rounds: received 5"),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes, message):

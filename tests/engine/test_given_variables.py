@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 import toys
+from rounding import FORMULA, STEPS
 
 from fedjax_bal import models, optimizer, recipes
 from fedjax_bal.engine.host import build, simulate
@@ -67,6 +68,6 @@ def test_a_result_has_the_clients_memory_and_the_servers_state():
     (server,) = result.server_state.values()
     # SCAFFOLD's control variate of the server is the mean of those of the clients.
     for own, mean in zip(jax.tree.leaves(memory), jax.tree.leaves(server), strict=True):
-        np.testing.assert_allclose(np.mean(own, 0), mean, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(np.mean(own, 0), mean, rtol=STEPS, atol=FORMULA)
         assert np.any(own)
     assert run().client_memory == run().server_state == {}

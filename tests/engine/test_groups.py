@@ -13,6 +13,7 @@ import table
 import toys
 from golden import cases
 from methods.heads import network
+from rounding import DOUBLE, FORMULA, STEPS
 
 from fedjax_bal import models, recipes
 from fedjax_bal.engine.device import ChainClients, RoundInputs, init_state, training_key
@@ -164,10 +165,6 @@ BY_HAND = {
         combine(recipes.fedprox(2.0), recipes.ditto(0.7)),
         [Objective(MODEL, near), Objective(OWN_MODEL, own_model)],
     ),
-    "fedsam+ditto": (
-        combine(recipes.fedsam(0.4), recipes.ditto(0.7)),
-        [Objective(MODEL, plain, 0.4), Objective(OWN_MODEL, own_model)],
-    ),
     "fedrod": (
         recipes.fedrod(),
         [Objective(MODEL, balanced), Objective(("own_head.bias", "own_head.kernel"), residual)],
@@ -186,7 +183,6 @@ BY_HAND = {
     "fedper": (recipes.fedper(), [Objective(MODEL, plain)]),
 }
 """Methods that train something by itself or not at all, and FedPer, which trains all of a client's model together."""
-OFTEN = ("fedprox+ditto", "fedloge", "fedsam+fedrep")
 
 
 def by_hand(objectives, start, step):
@@ -230,12 +226,8 @@ def sgd(clipped):
     return step
 
 
-def often(names, kept):
-    """Parameters of which all but some are slow."""
-    return [name if name in kept else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
-@pytest.mark.parametrize("name", often(BY_HAND, OFTEN))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BY_HAND)
 def test_steps_with_clipping_momentum_and_decay_are_those_written_by_hand(name, double):
     recipe, objectives = BY_HAND[name]
     found, clipped = trained(recipe), []
@@ -243,12 +235,13 @@ def test_steps_with_clipping_momentum_and_decay_are_those_written_by_hand(name, 
     assert sum(clipped) > 1
     moving = {leaf for own in objectives for leaf in own.names}
     for leaf, end in found.end.items():
-        np.testing.assert_allclose(end, wanted[leaf], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(end, wanted[leaf], rtol=1e-9, atol=DOUBLE)
         assert (end == found.start[leaf]).all() == (leaf not in moving)
     counted = {leaf: end for leaf, end in found.end.items() if leaf in moving and not leaf.startswith("own_")}
     assert found.norm == pytest.approx(norm(counted))
 
 
+@pytest.mark.slow
 def test_optimizer_states_of_what_is_frozen_stand_still(double):
     found, moments = trained(recipes.fedrep(), optimizer("adam", 0.1, b1=0.8, b2=0.9, eps=1e-3)), {}
 
@@ -269,12 +262,12 @@ def test_optimizer_states_of_what_is_frozen_stand_still(double):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", often(["ditto", "fedbabu", "fedrep"], ["ditto"]))
+@pytest.mark.parametrize("name", ["ditto", "fedrep"])
 def test_clipping_within_an_optax_transformation_is_that_of_the_package(name, double):
     recipe = recipes.RECIPES[name]()
     ours = trained(recipe, optimizer("sgd", RATE, momentum=MOMENTUM, clip_norm=CLIP))
     theirs = trained(recipe, optax.chain(optax.clip_by_global_norm(CLIP), optax.sgd(RATE, MOMENTUM)))
-    assert toys.largest_difference(ours.end, theirs.end) < 1e-12
+    assert toys.largest_difference(ours.end, theirs.end) < DOUBLE
 
 
 @part
@@ -288,7 +281,7 @@ class Misnamed(Separate):
 
 
 def test_entries_that_the_parameters_lack_are_refused():
-    with pytest.raises(ValueError, match=r"Separate: received the entries \['other_head'\], must be among .* 'head'"):
+    with pytest.raises(ValueError, match=r"Separate: received the entries \['other_head'\]"):
         trained(Recipe("misnamed", (Misnamed(),)))
 
 
@@ -312,7 +305,7 @@ def test_gradients_are_clipped_before_or_after_parts_change_them(double):
     assert np.linalg.norm(steps["end"]) <= longest * (1 + 1e-9)
     assert np.linalg.norm(steps["start"] - 4 * 5.0) <= longest * (1 + 1e-9)
     np.testing.assert_allclose(steps["end"], longest / np.sqrt(size), rtol=0.1)  # nearly all of it is the push
-    with pytest.raises(ValueError, match="optimizer: clip_at: received 'middle'; allowed: start, end"):
+    with pytest.raises(ValueError, match="optimizer: clip_at: received 'middle'"):
         optimizer("sgd", 1.0, clip_at="middle")
 
 
@@ -332,7 +325,7 @@ def test_the_server_s_decay_and_its_norms_leave_out_what_is_frozen_or_stays():
     body = {leaf: value for leaf, value in start.items() if leaf.startswith("body")}
     factor = 1 - 0.5 * min(1.0, 0.2 / (0.5 * norm(body)))  # clients move by next to nothing
     for leaf, value in start.items():
-        np.testing.assert_allclose(end[leaf], (factor if leaf in body else 1.0) * value, atol=1e-4)
+        np.testing.assert_allclose(end[leaf], (factor if leaf in body else 1.0) * value, atol=STEPS)
         assert leaf in body or (end[leaf] == value).all()
 
 
@@ -400,19 +393,19 @@ class Everywhere(Loss, Shift, Gradient, Update, Start, Steps, Prepare, Memory, R
         return variables._replace(params=params)
 
 
-REPRESENTATIVES = (
-    "rebafl", "moon", "fednova", "fedsam", "fedexp", "fedgrab", "flcir", "median", "fedbabu", "creff", "fedwsq",
-    "astraea", "everywhere",
-)  # fmt: skip
-"""For each role a method that plays it, a method with chains, and a part that plays all roles."""
+REPRESENTATIVES = ("rebafl+everywhere", "fednova+flcir+creff", "fedgrab+median", "fedwsq+astraea")
+"""A part that plays most roles, methods that play the others, and one with chains."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REPRESENTATIVES)
-def test_an_own_model_leaves_a_method_as_it_is_without(name):
+@pytest.mark.parametrize("names", REPRESENTATIVES)
+def test_an_own_model_leaves_methods_as_they_are_without(names):
     federation = cases.federation(False)
     model = models.build("mlp", cases.CLASSES, federation.images.shape[1:], hidden=(3,))
-    method = Recipe(name, (Everywhere(),)) if name == "everywhere" else recipes.RECIPES[name](**table.ACTIVE[name])
+    everywhere = {"everywhere": Recipe("everywhere", (Everywhere(),))}
+    method = combine(
+        *(everywhere.get(name) or recipes.RECIPES[name](**table.ACTIVE[name]) for name in names.split("+"))
+    )
 
     def finished(recipe):
         sim = build(
@@ -424,4 +417,4 @@ def test_an_own_model_leaves_a_method_as_it_is_without(name):
         params = {entry: leaf for entry, leaf in state.variables.params.items() if entry != "own_model"}
         return params, state.server, [(record["test_accuracy"], record["train_loss"]) for record in records]
 
-    assert toys.largest_difference(finished(combine(method, recipes.ditto())), finished(method)) < 1e-6
+    assert toys.largest_difference(finished(combine(method, recipes.ditto())), finished(method)) < FORMULA

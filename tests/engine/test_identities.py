@@ -1,13 +1,13 @@
 """Identities between methods, and what may never leave a trace."""
 
 from dataclasses import replace
-from functools import cache
 
 import jax
 import numpy as np
 import pytest
 import table
 import toys
+from rounding import FORMULA, STEPS
 
 from fedjax_bal import recipes
 from fedjax_bal.engine.host import build
@@ -17,14 +17,18 @@ from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participati
 from fedjax_bal.parts import Logits, Weigh, part
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import Presence, bernoulli, uniform
+from fedjax_bal.selection.trace import Trace
 
 NOBODY = Presence((0.0,))
 LOCAL = LocalTraining(epochs=2, batch_size=8, optimizer=optimizer("sgd", 0.1, momentum=0.5))
 CLIENTS = Participation(clients_per_round=4)
+EXECUTION = Execution(rounds_per_dispatch=1)
 
 
 def simulation(recipe, **changes):
-    options = {"rounds": 3, "local": LOCAL, "participation": CLIENTS} | changes
+    # The same for all, so that runs of FedAvg have the same program.
+    options = {"rounds": 3, "local": LOCAL, "participation": CLIENTS, "execution": EXECUTION} | changes
+    options["evaluation"] = Evaluation(update_diversity=True)
     return build(recipe, toys.network(), toys.federation(), toys.test_set(), **options)
 
 
@@ -32,18 +36,15 @@ def state_after(sim):
     return table.finish(sim)[0]
 
 
-@cache
-def fedavg():
-    return jax.device_get(state_after(simulation(recipes.fedavg())).variables)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe",
     [recipes.fedprox(0.0), recipes.rebafl(epsilon=1.0, mu=0.0)],
     ids=["fedprox of weight 0", "rebafl with a uniform prior and weight 0"],
 )
 def test_methods_that_do_nothing_are_fedavg(recipe):
-    assert toys.largest_difference(state_after(simulation(recipe)).variables, fedavg()) < 1e-6
+    fedavg = state_after(simulation(recipes.fedavg()))
+    assert toys.largest_difference(state_after(simulation(recipe)).variables, fedavg.variables) < FORMULA
 
 
 @part
@@ -65,15 +66,16 @@ class ScaledLater(Scaled):
 
 @pytest.mark.slow
 def test_a_part_acts_from_its_first_round_on():
-    def after_a_round(part, snapshot=None):
-        sim = simulation(Recipe("scaled", (part,)), rounds=2, execution=Execution(rounds_per_dispatch=1))
+    def after_a_round(recipe, snapshot=None):
+        sim = simulation(recipe, rounds=2)
         return jax.device_get(sim.advance(0, snapshot or sim.init(0)).snapshot)
 
-    first = after_a_round(ScaledLater())
-    second = after_a_round(ScaledLater(), first)
-    for found, factor, start in ((first, 1.0, None), (second, 2.0, first)):
-        wanted = after_a_round(Scaled(factor), start)
-        assert toys.largest_difference(found.state.variables, wanted.state.variables) < 1e-6
+    later, always = (Recipe("scaled", (part(),)) for part in (ScaledLater, Scaled))
+    first = after_a_round(later)
+    second = after_a_round(later, first)
+    for found, recipe, start in ((first, recipes.fedavg(), None), (second, always, first)):
+        wanted = after_a_round(recipe, start)
+        assert toys.largest_difference(found.state.variables, wanted.state.variables) < FORMULA
 
 
 @pytest.mark.slow
@@ -92,19 +94,17 @@ def test_balanced_softmax_without_a_second_class_does_not_learn():
         assert (toys.largest_difference(before, after) > 0) == learns
 
 
-@pytest.mark.parametrize("server", [None, optimizer("adam", 0.1)], ids=["average", "adam"])
+@pytest.mark.parametrize("server", [None, pytest.param(optimizer("adam", 0.1), marks=pytest.mark.slow)])
 def test_a_round_in_which_nothing_arrives_keeps_the_model(server):
-    sim = simulation(
-        recipes.fedavg(), server_optimizer=server, participation=replace(CLIENTS, delivery=NOBODY),
-        evaluation=Evaluation(update_diversity=True),
-    )  # fmt: skip
+    clients = replace(CLIENTS, delivery=NOBODY)
+    sim = simulation(recipes.fedavg(), server_optimizer=server, participation=clients)
     before = jax.device_get(sim.init(0).state)
-    advance = sim.advance(0, sim.init(0))
-    assert toys.largest_difference(before, advance.snapshot.state) == 0
-    assert [r["clients"] for r in advance.records] == [0, 0, 0]
-    assert [r["dropped"] for r in advance.records] == [4, 4, 4]
-    assert advance.records[0]["train_loss"] is None
-    assert advance.records[0]["update_diversity"] is None
+    state, records = table.finish(sim)
+    assert toys.largest_difference(before, state) == 0
+    assert [r["clients"] for r in records] == [0, 0, 0]
+    assert [r["dropped"] for r in records] == [4, 4, 4]
+    assert records[0]["train_loss"] is None
+    assert records[0]["update_diversity"] is None
 
 
 def test_methods_share_weights_cohorts_and_batches():
@@ -118,21 +118,20 @@ def test_methods_share_weights_cohorts_and_batches():
         assert (first.delivered == second.delivered).all()
 
 
-@pytest.mark.slow
 def test_update_diversity_is_the_mean_squared_distance_from_the_mean():
-    only = lambda *clients: Participation(selector=toys.chosen([[client] for client in clients]))
-    sims, models = [simulation(recipes.fedavg(), rounds=1, participation=only(client)) for client in (3, 5, 8)], []
-    for sim in sims:
-        if models:
-            sim._compiled, sim._traffic = sims[0]._compiled, sims[0]._traffic
-        flat = jax.tree.leaves(state_after(sim).variables.params)
-        models.append(np.concatenate([np.asarray(leaf, float).ravel() for leaf in flat]))
-    together = simulation(
-        recipes.fedavg(), rounds=1, participation=only(3, 5, 8), evaluation=Evaluation(update_diversity=True)
+    def after_a_round(*clients):
+        there = np.isin(np.arange(len(toys.SIZES)), clients)
+        chosen = Participation(selector=toys.chosen([[3], [5], [8], [1]]), delivery=Trace(there[None]))
+        sim = simulation(recipes.fedavg(), participation=chosen)
+        return sim.advance(0, sim.init(0))
+
+    models = [after_a_round(client).snapshot.state.variables.params for client in (3, 5, 8)]
+    models = np.stack([np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(own)]) for own in models]).astype(
+        float
     )
-    got = together.advance(0, together.init(0)).records[0]["update_diversity"]
-    spread = np.stack(models) - np.mean(models, axis=0)
-    assert got == pytest.approx((spread**2).sum(1).mean(), rel=1e-4)
+    got = after_a_round(3, 5, 8).records[0]["update_diversity"]
+    spread = models - models.mean(0)
+    assert got == pytest.approx((spread**2).sum(1).mean(), rel=STEPS)
 
 
 @pytest.mark.slow
@@ -141,12 +140,13 @@ def test_a_server_step_that_breaks_the_model_is_named_as_such():
     server = optimizer("sgd", 3e38)
     sim = simulation(
         recipes.fedavg(), server_optimizer=server, local=replace(LOCAL, optimizer=local),
-        execution=Execution(huge_factor=None),
+        execution=replace(EXECUTION, huge_factor=None),
     )  # fmt: skip
     with pytest.raises(DivergenceError, match="global model is not finite after the server's step"):
         sim.advance(0, sim.init(0))
 
 
+@pytest.mark.slow
 def test_weights_that_are_no_numbers_do_not_leave_the_model_as_it_was_unnoticed():
     @part
     class Undefined(Weigh):
@@ -155,10 +155,11 @@ def test_weights_that_are_no_numbers_do_not_leave_the_model_as_it_was_unnoticed(
         def weigh(self, weights, cohort, server):
             return weights * (weights.sum() - weights.sum()) / 0.0
 
-    sim = simulation(Recipe("undefined", (Undefined(),)), rounds=1)
+    recipe = Recipe("undefined", (Undefined(),))
+    sim = simulation(recipe)
     with pytest.raises(DivergenceError, match="the global model is not finite .* check what your own parts return"):
         sim.advance(0, sim.init(0))
-    absent = simulation(Recipe("undefined", (Undefined(),)), rounds=1, participation=replace(CLIENTS, delivery=NOBODY))
+    absent = simulation(recipe, participation=replace(CLIENTS, delivery=NOBODY))
     start = jax.device_get(absent.init(0).state.variables)
     assert toys.largest_difference(state_after(absent).variables, start) == 0.0
 

@@ -10,6 +10,7 @@ import pytest
 import reference
 import toys
 from methods import float64
+from rounding import FORMULA
 
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.optim.schedules import schedule
@@ -133,7 +134,7 @@ def test_steps_are_epochs_where_they_coincide_and_limits_that_limit_nothing_chan
     late = replace(chosen, speed=speed.constant(1.0, deadline=1e9))
     epochs = float64.simulation(fedavg(), local=by_epochs, participation=chosen)
     steps = float64.simulation(fedavg(), local=by_steps, participation=late)
-    assert toys.largest_difference(state(epochs), state(steps)) < 1e-6
+    assert toys.largest_difference(state(epochs), state(steps)) < FORMULA
 
 
 @pytest.mark.parametrize("size", [1, 8, 9, 20])

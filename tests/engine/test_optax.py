@@ -5,6 +5,7 @@ import numpy as np
 import optax
 import pytest
 import toys
+from rounding import FORMULA
 from table import finish
 
 from fedjax_bal import recipes, testing
@@ -38,12 +39,12 @@ def variables(local, server=None, **changes):
     return finish(simulation(local, server_optimizer=server, **changes))[0].variables
 
 
-@pytest.mark.parametrize("strategy", ["map", pytest.param("vmap", marks=pytest.mark.slow)])
-def test_a_run_is_that_of_the_package_s_own_optimizers(strategy):
+@pytest.mark.slow
+def test_a_run_is_that_of_the_package_s_own_optimizers():
     own = optimizer("sgd", FALLING, momentum=0.5, clip_norm=0.5), optimizer("adam", 0.05, eps=1e-3)
     injected = optax.inject_hyperparams(optax.sgd)(FALLING, momentum=0.5)
     given = optax.chain(optax.clip_by_global_norm(0.5), injected), optax.adam(0.05, eps=1e-3)
-    assert toys.largest_difference(variables(*given, strategy=strategy), variables(*own, strategy=strategy)) < 1e-6
+    assert toys.largest_difference(variables(*given), variables(*own)) < FORMULA
 
 
 @pytest.mark.slow
@@ -51,7 +52,7 @@ def test_schedules_of_clients_count_steps_and_those_of_the_server_rounds():
     own = optimizer("sgd", 1.0, step_schedule=FALLING), optimizer("sgd", 1.0, schedule=FALLING)
     wanted = variables(*own, delivery=ALL)
     given = optax.sgd(FALLING), optax.sgd(FALLING)
-    assert toys.largest_difference(variables(*given, delivery=ALL), wanted) < 1e-6
+    assert toys.largest_difference(variables(*given, delivery=ALL), wanted) < FORMULA
 
 
 @pytest.mark.slow
@@ -60,7 +61,7 @@ def test_the_state_of_any_transformation_is_carried():
     local = optax.partition({"adam": optax.adamw(FALLING), "none": optax.set_to_zero()}, labels)
     server = optax.apply_if_finite(optax.chain(optax.add_noise(0.1, 0.5, 0), optax.lion(0.01)), 3)
     by_map, by_vmap = (variables(local, server, strategy=strategy) for strategy in ("map", "vmap"))
-    assert toys.largest_difference(by_map, by_vmap) < 1e-6
+    assert toys.largest_difference(by_map, by_vmap) < FORMULA
 
 
 @pytest.mark.slow
@@ -80,7 +81,7 @@ def test_equal_transformations_are_trained_together_and_others_apart():
     stack.advance()
     for place, member in enumerate(members):
         alone = member.simulation.advance(member.seed, member.simulation.init(member.seed)).snapshot
-        assert toys.largest_difference(stack.snapshot(place).state, alone.state) < 1e-6
+        assert toys.largest_difference(stack.snapshot(place).state, alone.state) < FORMULA
 
 
 @pytest.mark.slow
@@ -131,7 +132,7 @@ def test_what_can_t_work_is_refused(name):
 
 def test_a_part_that_asks_for_the_rate_is_told_what_to_pass():
     sim = simulation(SGD, Recipe("mine", (Scaled(),)))
-    with pytest.raises(ValueError, match=r"can't be read from it, but a part asks .* fedjax_bal\.optimizer"):
+    with pytest.raises(ValueError, match="can't be read from it"):
         sim.advance(0, sim.init(0))
 
 

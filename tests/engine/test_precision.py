@@ -53,6 +53,7 @@ def test_token_ids_are_not_rounded_to_bfloat16():
     np.testing.assert_array_equal(low.features, table[256:258].astype(jnp.bfloat16).astype(jnp.float32))
 
 
+@pytest.mark.slow
 def test_batch_statistics_and_their_gradients_stay_float32_in_bfloat16(tiny):
     model, variables, images = tiny
     (_, (outputs, after)), gradients = loss_of(at_precision(model, "bfloat16"), variables, images)

@@ -15,7 +15,7 @@ COUNT = 3
 @pytest.fixture
 def together(monkeypatch):
     """Calls a function with the group of each process; what each returns, or the `ValueError` that it raises."""
-    barrier, here, arrays = threading.Barrier(COUNT, timeout=10), threading.local(), {}
+    barrier, here, arrays = threading.Barrier(COUNT, timeout=300), threading.local(), {}
 
     def gather(array):
         assert array.dtype.itemsize < 8  # jax would cut longer numbers off

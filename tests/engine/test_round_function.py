@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 import toys
-from quick import only
+from rounding import FORMULA, SUM
 
 from fedjax_bal import Execution, LocalTraining, Participation, make_round, models, optimizer, recipes, simulate
 from fedjax_bal.selection import bernoulli, power_of_choice
@@ -31,19 +31,19 @@ def trained(round_fn, key, plans, hyperparameters=None):
     return jax.lax.scan(lambda state, plan: round_fn.step(numbers, key, state, plan), round_fn.init(key), plans)
 
 
+in_one_program = jax.jit(trained)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe",
-    [
-        recipes.rebafl(),
-        pytest.param(recipes.scaffold(), marks=pytest.mark.slow),
-        pytest.param(recipes.astraea(mediator_epochs=2), marks=pytest.mark.slow),
-        pytest.param(recipes.fedavgm(), marks=pytest.mark.slow),
-    ],
+    [recipes.combine(recipes.scaffold(), recipes.rebafl()), recipes.astraea(mediator_epochs=2), recipes.fedavgm()],
+    ids=lambda recipe: recipe.name,
 )
 def test_a_scan_over_rounds_equals_simulate_to_the_bit(recipe):
     round_fn = pair(recipe)
     plans = round_fn.plans(seed=5, rounds=ROUNDS)
-    state, info = jax.jit(trained)(round_fn, jax.random.key(5), plans)
+    state, info = in_one_program(round_fn, jax.random.key(5), plans)
     result = simulate(
         recipe, toys.network(), toys.federation(), toys.test_set(), rounds=ROUNDS, seed=5, local=LOCAL,
         participation=HALF, execution=Execution(devices=1),
@@ -57,8 +57,8 @@ def test_seeds_and_plans_in_one_vmap_equal_separate_runs():
     round_fn, keys = pair(recipes.rebafl()), jax.random.split(jax.random.key(1), 3)
     drawn = [round_fn.plans(seed, rounds=2) for seed in range(3)]
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *drawn)
-    together, _ = jax.vmap(lambda key, plans: trained(round_fn, key, plans))(keys, stacked)
-    apart = [trained(round_fn, *own)[0] for own in zip(keys, drawn, strict=True)]
+    together, _ = jax.jit(jax.vmap(trained, (None, 0, 0)))(round_fn, keys, stacked)
+    apart = [in_one_program(round_fn, *own)[0] for own in zip(keys, drawn, strict=True)]
     jax.tree.map(lambda leaf, *own: np.testing.assert_allclose(leaf, np.stack(own), 1e-5, 1e-6), together, *apart)
 
 
@@ -68,18 +68,20 @@ def test_hyperparameters_in_one_vmap_equal_recipes_of_their_own():
     round_fn = pair(recipes.fedprox(mu=0.1))
     plans = round_fn.plans(0, 2)
     (name,) = (name for name in round_fn.hyperparameters if name.endswith(".mu"))
-    together, _ = jax.vmap(lambda mu: trained(round_fn, key, plans, round_fn.hyperparameters | {name: mu}))(mus)
-    apart = [trained(pair(recipes.fedprox(mu=float(mu))), key, plans)[0].variables for mu in mus]
+    of_mu = lambda mu: trained(round_fn, key, plans, round_fn.hyperparameters | {name: mu})[0].variables
+    apart = [in_one_program(pair(recipes.fedprox(mu=float(mu))), key, plans)[0].variables for mu in mus]
     stacked = jax.tree.map(lambda *own: np.stack(own), *apart)
-    chex.assert_trees_all_close(together.variables, stacked, rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_close(jax.jit(jax.vmap(of_mu))(mus), stacked, rtol=SUM, atol=FORMULA)
 
 
-MODELS = {
-    "toy": toys.network,
-    "dense": lambda: models.build("mlp", toys.CLASSES, (1, toys.WIDTH, 1), hidden=(6,)),
-    "pooled": lambda: models.build("conv2_lenet", toys.CLASSES, (4, 4, 1)),
-    "normalised": lambda: models.build("tiny_bn", toys.CLASSES, (4, 4, 1)),
-}
+def dense():
+    return models.build("mlp", toys.CLASSES, (1, toys.WIDTH, 1), hidden=(6,))
+
+
+def pooled():
+    return models.build("conv2_lenet", toys.CLASSES, (4, 4, 1))
+
+
 NUMBERS = ("FeatureTransfer.mu", "FeatureTransfer.epsilon", "optimizer.learning_rate")
 
 
@@ -90,10 +92,9 @@ def resized(shape):
     return toys.federation()._replace(images=images.reshape(-1, *shape))
 
 
-def loss_of_numbers(network):
+def loss_of_numbers():
     """The loss after two rounds of ReBaFL as a function of `NUMBERS`, and where to differentiate it."""
-    model = MODELS[network]()
-    federation, execution = resized(model.input_shape), Execution(differentiable=True)
+    model, federation, execution = dense(), toys.federation(), Execution(differentiable=True)
     recipe = recipes.rebafl(mu=0.2, epsilon=0.1)
     round_fn = make_round(recipe, model, federation, local=LOCAL, participation=HALF, execution=execution)
     plans = round_fn.plans(0, 2)
@@ -105,13 +106,6 @@ def loss_of_numbers(network):
         return optax.softmax_cross_entropy_with_integer_labels(logits, federation.labels).mean()
 
     return loss, jnp.array([round_fn.hyperparameters[name] for name in NUMBERS])
-
-
-@pytest.mark.parametrize("network", only(MODELS))
-def test_every_built_in_layer_can_be_differentiated_through_rounds(network):
-    loss, values = loss_of_numbers(network)
-    for derivative in (jax.jacfwd, jax.grad):
-        assert jax.eval_shape(derivative(loss), values).shape == values.shape
 
 
 @pytest.mark.slow
@@ -137,22 +131,20 @@ def test_a_round_function_is_shown_on_one_line():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", MODELS)
-def test_derivatives_through_rounds_equal_finite_differences(network):
-    loss, values = loss_of_numbers(network)
+def test_derivatives_through_rounds_equal_finite_differences():  # of other layers: tests/models/test_derivatives.py
+    loss, values = loss_of_numbers()
     compiled, steps = jax.jit(loss), 1e-2 * np.eye(len(values), dtype=np.float32)
     slopes = np.array([(float(compiled(values + step)) - float(compiled(values - step))) / 2e-2 for step in steps])
     forwards, backwards = (jax.jit(derivative(loss))(values) for derivative in (jax.jacfwd, jax.grad))
-    np.testing.assert_allclose(forwards, backwards, rtol=1e-3, atol=1e-6)
-    # Where gradients jump, as those of maxima do, so does a trained model from one learning rate to the next.
-    smooth = slice(None, -1) if network == "pooled" else slice(None)
-    np.testing.assert_allclose(forwards[smooth], slopes[smooth], rtol=0.02, atol=2e-4)
+    np.testing.assert_allclose(forwards, backwards, rtol=1e-3, atol=FORMULA)
+    np.testing.assert_allclose(forwards, slopes, rtol=0.02, atol=2e-4)
 
 
 @pytest.mark.slow
 def test_static_loops_change_nothing_but_the_length():
     plans = pair(recipes.rebafl()).plans(0, 2)
-    states = [trained(pair(recipes.rebafl(), differentiable=on), jax.random.key(0), plans)[0] for on in (False, True)]
+    both = (pair(recipes.rebafl(), differentiable=on) for on in (False, True))
+    states = [in_one_program(round_fn, jax.random.key(0), plans)[0] for round_fn in both]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-6), *states)
 
 
@@ -210,11 +202,11 @@ def test_given_variables_are_where_training_starts():
 
 def test_what_cannot_be_done_is_refused():
     round_fn = pair(recipes.fedprox())
-    with pytest.raises(ValueError, match=r"hyperparameters: received \['mu'\], must be \['Proximal.mu', 'optimizer.l"):
+    with pytest.raises(ValueError, match=r"hyperparameters: received \['mu'\]"):
         round_fn.step({"mu": 1.0}, jax.random.key(0), round_fn.init(jax.random.key(0)), round_fn.plans(0, 1))
     with pytest.raises(ValueError, match="plans: the selector learns from each round's outcome"):
         pair(recipes.fedavg(), Participation(selector=power_of_choice(2, 4, sizes=toys.SIZES))).plans(0, 2)
-    with pytest.raises(ValueError, match="rounds: received 0, must be an integer of at least 1"):
+    with pytest.raises(ValueError, match="rounds: received 0"):
         round_fn.plans(0, 0)
     state = round_fn.init(jax.random.key(0))
     step = lambda *plan: round_fn.step(round_fn.hyperparameters, jax.random.key(0), state, plan)
@@ -247,7 +239,7 @@ def test_a_hyperparameter_that_is_no_number_is_refused(value, jitted):
     round_fn, key = pair(recipes.fedprox()), jax.random.key(0)
     numbers = round_fn.hyperparameters | {"optimizer.learning_rate": value}
     step = lambda state: round_fn.step(numbers, key, state, ONE)
-    with pytest.raises(ValueError, match="hyperparameters: optimizer.learning_rate: received .*, must be a number"):
+    with pytest.raises(ValueError, match="hyperparameters: optimizer.learning_rate: received"):
         (jax.jit(step) if jitted else step)(round_fn.init(key))
 
 
@@ -255,7 +247,7 @@ def test_a_known_negative_rate_is_refused():
     round_fn, key = pair(recipes.fedprox()), jax.random.key(0)
     for rate in (-0.1, float("nan")):
         numbers = round_fn.hyperparameters | {"optimizer.learning_rate": rate}
-        with pytest.raises(ValueError, match="learning_rate: received .*, must be a number of at least 0"):
+        with pytest.raises(ValueError, match="learning_rate: received"):
             round_fn.step(numbers, key, round_fn.init(key), ONE)
 
 
@@ -302,9 +294,9 @@ def test_given_variables_have_32_bits_and_are_finite():
         round_fn.init(key, jax.tree.map(lambda leaf: leaf * np.nan, own))
 
 
-@pytest.mark.parametrize("network", ["dense", "pooled"])
+@pytest.mark.parametrize("network", [dense, pooled])
 def test_a_derivative_through_fast_layers_names_the_option(network):
-    model = MODELS[network]()
+    model = network()
     round_fn = make_round(recipes.fedavg(), model, resized(model.input_shape), local=LOCAL, participation=HALF)
     plans = round_fn.plans(0, 2)
 

@@ -8,6 +8,7 @@ import pytest
 import table
 import toys
 from methods import faking
+from rounding import FORMULA, SUM
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.engine.device.evaluation import in_batches
@@ -60,11 +61,11 @@ def test_partitions_differ_within_a_program():
     ends, records, _ = together([Member(sim, 0) for sim in sims])
     for sim, end, own in zip(sims, ends, records, strict=True):
         state, theirs = table.finish(sim)
-        assert toys.largest_difference(end.state, state) <= 1e-6
+        assert toys.largest_difference(end.state, state) <= FORMULA
         for key in ("test_accuracy", "bytes_up", "client_accuracies"):
             assert [record[key] for record in own] == [record[key] for record in theirs]
         losses = [[record["train_loss"] or 0.0 for record in kept] for kept in (own, theirs)]  # none if none arrived
-        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+        assert losses[0] == pytest.approx(losses[1], rel=SUM)
 
 
 @pytest.mark.slow

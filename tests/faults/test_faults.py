@@ -32,11 +32,12 @@ def test_kills_a_full_disk_and_a_closed_folder_change_nothing(tmp_path):
     # A checkpoint is opened, written, put on the disk and renamed: within the second one, and behind a renaming.
     inside = {"kind": "kill", "of": "/.round-", "at": 6, "stage": "middle"}
     behind = {"kind": "kill", "of": "/.round-", "at": 4, "stage": "after"}
-    how = iter([{"fault": inside}, {"fault": behind}, {"kill_after": 2.5}])
+    last = {"kind": "kill", "of": "/.summary.json", "at": 1, "stage": "middle"}
+    how = iter([{"fault": inside}, {"fault": behind}, {"fault": last}])
     assert killing.kill_until_done(killed, how, 3, undisturbed) == (3, 3, 3, ())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_sweep_comes_to_the_same_table(tmp_path):
     whole = case("sweep", tmp_path, "training.rounds=2", ONE)
     assert session(whole).code == 0
@@ -66,6 +67,7 @@ def test_a_damaged_checkpoint_is_recognised(tmp_path, how):
         checkpoint.load(file, TREE)
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_gives_other_numbers(tmp_path):
     file = checkpoint.save(tmp_path, 3, TREE)
     content, recognised = file.read_bytes(), 0

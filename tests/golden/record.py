@@ -1,7 +1,7 @@
 """Records anew how the package behaves, and prints what has changed.
 
 python tests/golden/record.py                           # everything
-python tests/golden/record.py states configs            # of states, configs and pages some alone
+python tests/golden/record.py states configs            # of states and configs one alone
 python tests/golden/record.py scaffold evaluation       # the final states of some cases alone, see cases.py
 """
 
@@ -17,7 +17,7 @@ sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 
 from golden import texts  # noqa: E402
 
-PARTS = ("states", "configs", "pages")
+PARTS = ("states", "configs")
 
 
 def main() -> None:
@@ -55,7 +55,7 @@ def _jobs(asked: list[str]) -> list[tuple[str, str]]:
     """Parts, each with what it is cut into."""
     from golden import cases, configs
 
-    pieces = {"pages": [""], "configs": configs.FOLDERS, "states": list(cases.CASES)}
+    pieces = {"configs": configs.FOLDERS, "states": list(cases.CASES)}
     unknown = set(asked) - pieces.keys() - cases.CASES.keys()
     if unknown:
         sys.exit(f"received {sorted(unknown)}; allowed: {', '.join([*PARTS, *cases.CASES])}")
@@ -64,13 +64,11 @@ def _jobs(asked: list[str]) -> list[tuple[str, str]]:
 
 
 def _one(part: str, piece: str) -> list[str]:
-    from golden import configs, pages, states
+    from golden import configs, states
 
     if part == "states":
         return _renew(states.file_of(piece), states.head(piece), states.record(piece), states.alike(piece))
-    if part == "configs":
-        return _renew(configs.file_of(piece), configs.head(piece), configs.record(piece))
-    return _renew(pages.FILE, pages.HEAD, pages.record(), pages.alike)
+    return _renew(configs.file_of(piece), configs.head(piece), configs.record(piece))
 
 
 def _renew(name: str, head: str, new: texts.Record, alike: Callable[[str, str], bool] = str.__eq__) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import quick
-from golden import cases, configs, pages, states, texts
+from golden import cases, configs, states, texts
 
 from fedjax_bal.models.convolution import automatic, rules
 
@@ -46,11 +46,6 @@ def test_configurations_resolve_as_recorded(folder):
     compare(configs.file_of(folder), configs.record(folder))
 
 
-@pytest.mark.slow
-def test_pages_are_as_recorded():
-    compare(pages.FILE, pages.record(), pages.alike)
-
-
 def model_lines(recipe):
     """The lines of a record that say what the model is and how well it does; ccvr and creff change only the latter."""
     record = texts.read(states.file_of(recipe))
@@ -83,7 +78,6 @@ def test_differences_are_relative_to_a_number_or_its_array(new, difference):
 
 def test_there_are_no_other_records():
     wanted = {states.file_of(name) for name in cases.CASES} | {configs.file_of(folder) for folder in configs.FOLDERS}
-    wanted.add(pages.FILE)
     found = {file.relative_to(texts.FOLDER).as_posix() for file in texts.FOLDER.rglob("*.txt")}
     missing, superfluous = sorted(wanted - found), sorted(found - wanted)
     assert not missing, "; ".join(map(no_record, missing))

@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 import small_run
+from rounding import SUM
 
 from fedjax_bal import data, export_model, load_weights, models, recipes, simulate, testing
 from fedjax_bal.engine.host import Result
@@ -32,19 +33,21 @@ def test_a_result_is_written_with_its_own_model(tmp_path):
     result = Result(start(), [], np.eye(10), {}, {}, MLP, start(1))
     weights = load_weights(export_model(tmp_path / "w.npz", result))
     jax.tree.map(np.testing.assert_array_equal, weights, start(1))
-    with pytest.raises(ValueError, match="export_model: received a Model and no variables, must be a Result, or"):
+    with pytest.raises(ValueError, match="export_model: received a Model and no variables"):
         export_model(tmp_path / "w.npz", MLP)
 
 
-@pytest.mark.parametrize("recipe", [recipes.fedavg(), recipes.fedncm(), recipes.fedacg()], ids=lambda one: one.name)
-def test_a_result_has_the_model_that_was_tested(recipe):
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedavg", "fedncm", "fedacg"])
+def test_a_result_has_the_model_that_was_tested(name):
+    recipe = getattr(recipes, name)()
     federation, (images, labels) = testing.toy.federation(), testing.toy.test_set()
     result = simulate(recipe, models.build("mlp", 3, (1, 4, 1)), federation, (images, labels), rounds=2, seed=0)
     logits = logits_of(result.model, result.evaluated, images, federation.mean, federation.std)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    assert result.history[-1]["test_loss"] == pytest.approx(float(losses.mean()), rel=1e-5)
+    assert result.history[-1]["test_loss"] == pytest.approx(float(losses.mean()), rel=SUM)
     same = jax.tree.map(np.array_equal, result.evaluated, result.variables)
-    assert all(jax.tree.leaves(same)) == (recipe.name == "fedavg")
+    assert all(jax.tree.leaves(same)) == (name == "fedavg")
 
 
 def test_files_of_others_are_read(tmp_path):
@@ -124,7 +127,7 @@ def weighted(tmp_path, *changes):
 def test_a_configuration_names_the_weights_that_all_runs_start_from(tmp_path):
     export_model(tmp_path / "w.npz", MLP, start())
     comparison = set_up(
-        weighted(tmp_path, "methods=[fedavg, {recipe: moon, model: {weights: null}}]"), SharedInputs(devices=1)
+        weighted(tmp_path, "methods=[fedavg, {recipe: fedprox, model: {weights: null}}]"), SharedInputs(devices=1)
     )
     with_weights, drawn = (simulation.setting.model for simulation in comparison.simulations)
     for seed in (0, 1):

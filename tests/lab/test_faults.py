@@ -44,6 +44,7 @@ def test_lines_summary_notes_and_report_say_who_was_left_out(excluded):
     assert f"Broken clients. tried, seed 0: {len(named)} left out, 0 scaled down (client {named[0][1]} in" in page
 
 
+@pytest.mark.slow
 def test_an_interruption_changes_none_of_it(excluded, tmp_path):
     path, _ = excluded
     config = small_run.config(

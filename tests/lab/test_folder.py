@@ -94,9 +94,9 @@ def test_every_key_counts_in_the_digest(tmp_path):
         assert config_digest(small_run.config(tmp_path, change)) != config_digest(config)
 
 
-@pytest.mark.parametrize("form", ["builtin", "fast"])
-def test_a_folder_goes_on_with_its_form_of_convolution_where_auto_is_asked_for(tmp_path, form):
-    path, config = tmp_path / "run", small_run.config(tmp_path)
+@pytest.mark.slow
+def test_a_folder_goes_on_with_its_form_of_convolution_where_auto_is_asked_for(tmp_path):
+    path, config, form = tmp_path / "run", small_run.config(tmp_path), "builtin"
     assert RunFolder(path).initial_form(config) is None
     claim(path, small_run.config(tmp_path, f"model.convolution={form}"))
     longer = small_run.config(tmp_path, "training.rounds=9")

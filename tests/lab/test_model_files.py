@@ -1,8 +1,6 @@
 """Models as files: only what their header describes is read."""
 
 import json
-import os
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -32,16 +30,7 @@ def test_what_was_written_is_read(file):
         np.testing.assert_array_equal(tensors[name], wanted, strict=True)
 
 
-def test_a_file_that_is_longer_than_its_header_says_is_not_read(file):
-    os.truncate(file, 15 * 2**30)  # sparse: it takes no room on the disk
-    tracemalloc.start()
-    (found,) = verify(file)
-    assert tracemalloc.get_traced_memory()[1] < 10_000_000
-    tracemalloc.stop()
-    assert f"{15 * 2**30} bytes, of which the header knows" in found.damage
-
-
-@pytest.mark.parametrize("start", [(2**40).to_bytes(8, "little"), (2**63).to_bytes(8, "little"), b"", b"\0" * 8])
+@pytest.mark.parametrize("start", [(2**40).to_bytes(8, "little"), b""])
 def test_a_header_that_is_longer_than_the_file_is_not_read(file, start):
     file.write_bytes(start + file.read_bytes()[8:] * bool(start))
     (found,) = verify(file)

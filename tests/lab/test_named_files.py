@@ -104,18 +104,16 @@ def test_a_run_records_its_weights_and_is_repeated_from_copies(started, tmp_path
         jax.tree.map(np.testing.assert_array_equal, start, MLP.init(jax.random.key(seed)))
 
 
-@pytest.mark.parametrize("name", ["w.npz", "mine/w.npz"])
-def test_a_run_goes_on_with_its_weights_alone(started, name, tmp_path):
+@pytest.mark.slow
+def test_a_run_goes_on_with_its_weights_alone(started, tmp_path):
     config, folder, _ = started
+    name, key = "mine/w.npz", "methods.1.model.weights"
     assert begin(config, folder).config.files == folder.recorded_files()
     (tmp_path / "config.yaml").write_bytes((folder.path / "config.yaml").read_bytes())
     set_up(load_config(tmp_path / "config.yaml"), SharedInputs(devices=1))
 
-    key = "methods.1.model.weights" if "/" in name else "model.weights"
-    for seed in (3, 4, 5):  # not even each other's, though both are the run's
+    for seed in (3, 5):  # not even the other ones of the run
         other = write_weights(tmp_path / name, seed)
-        if folder.recorded_files()[str(tmp_path / name)] == other:
-            continue
         with pytest.raises(ValueError, match=f"^{key}: .*{name} has the SHA-256 {other}, recorded was .*put back the"):
             begin(config, folder)
         with pytest.raises(ValueError, match=f"^{key}: .*{name} has the SHA-256 {other}, .*leave the key files out"):
@@ -123,17 +121,6 @@ def test_a_run_goes_on_with_its_weights_alone(started, name, tmp_path):
     set_up(load_config(tmp_path / "config.yaml", ["files={}"]), SharedInputs(devices=1))
     begin(config, folder, fresh=True)  # starts over
     assert folder.recorded_files()[str(tmp_path / name)] == other
-
-
-def test_a_moved_file_is_known_by_its_content(started, tmp_path):
-    _, folder, _ = started
-    text = (folder.path / "config.yaml").read_text()
-    (tmp_path / "config.yaml").write_text(text)
-    shutil.copy(tmp_path / "w.npz", tmp_path / "moved.npz")
-    set_up(load_config(tmp_path / "config.yaml", [f"model.weights={tmp_path}/moved.npz"]), SharedInputs(devices=1))
-    write_weights(tmp_path / "moved.npz", 5)
-    with pytest.raises(ValueError, match="moved.npz has the SHA-256 .*, recorded was .* or "):
-        set_up(load_config(tmp_path / "config.yaml", [f"model.weights={tmp_path}/moved.npz"]), SharedInputs(devices=1))
 
 
 def test_data_that_a_configuration_names_are_recorded_but_not_copied(tmp_path):
@@ -157,19 +144,16 @@ def test_data_that_a_configuration_names_are_recorded_but_not_copied(tmp_path):
     set_up(load_config(folder.path / "config.yaml", small), SharedInputs(devices=1))
 
 
-@pytest.mark.parametrize("data_dir", ["", "sub"])
-def test_the_test_file_of_a_table_is_recorded_too(tmp_path, data_dir):
+def test_the_test_file_of_a_table_is_recorded_too(tmp_path):
     folder = tmp_path / "tables"
     folder.mkdir()
     rows = "".join(f"{row / 4},{row % 3}\n" for row in range(60))
     for name in ("train.csv", "test.csv"):
         (folder / name).write_text(f"a,y\n{rows}")
-    table = "{name: csv, path: PATH, test: test.csv, label: y}".replace(
-        "PATH", "train.csv" if data_dir else str(folder / "train.csv")
-    )
+    table = "{name: csv, path: train.csv, test: test.csv, label: y}"
     changes = ["partition={scheme: iid, clients: 4}", "methods=[fedavg]"]
     config = small_run.config(tmp_path, f"dataset={table}", *changes)
-    named = named_files(config, folder if data_dir else None)
+    named = named_files(config, folder)
     assert named == {"dataset.path": f"{folder}/train.csv", "dataset.test": f"{folder}/test.csv"}
     run = RunFolder(tmp_path / "run")
     run.path.mkdir()

@@ -42,51 +42,20 @@ ODD = (
 )
 
 
-@pytest.mark.parametrize("name", ODD)
-def test_sha256sum_understands_any_name(tmp_path, name):
-    files = OutputFiles(tmp_path, ("inner/*.npz",))
-    (tmp_path / "inner").mkdir()
-    for own in (name, "plain.npz"):
-        (tmp_path / "inner" / own).write_bytes(os.fsencode(own))
+@pytest.mark.slow
+def test_sha256sum_understands_any_name(tmp_path):
+    files = OutputFiles(tmp_path, ("*.npz",))
+    for name in ODD:
+        (tmp_path / name).write_bytes(os.fsencode(name))
     files.seal()
-    assert files.sums() == {f"inner/{own}": hashlib.sha256(os.fsencode(own)).hexdigest() for own in (name, "plain.npz")}
+    assert files.sums() == {name: hashlib.sha256(os.fsencode(name)).hexdigest() for name in ODD}
     files.check_sums(*files.covered_names())
     check = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
     assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode == 0
-    (tmp_path / "inner" / name).write_bytes(b"changed")
+    (tmp_path / ODD[0]).write_bytes(b"changed")
     assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode == 1
     with pytest.raises(FolderError, match="has changed since it was written"):
-        files.check_sums(f"inner/{name}")
-
-
-def test_a_name_is_escaped_as_sha256sum_does(tmp_path):
-    for number, name in enumerate(ODD):
-        (tmp_path / f"{number}").mkdir()
-        (tmp_path / f"{number}" / name).write_bytes(b"")
-        files = OutputFiles(tmp_path / f"{number}", ("*.npz",))
-        files.seal()
-        theirs = subprocess.run(["sha256sum", "--", name], cwd=tmp_path / f"{number}", capture_output=True)
-        assert (tmp_path / f"{number}" / "SHA256SUMS").read_bytes() == theirs.stdout
-
-
-@pytest.mark.parametrize("line", ["\\{}  a\\x", "{}  a\\\\b", "\\{}  a\\", "\\{}  ../a\\n", "{}  ", "{} a"])
-def test_a_line_that_sha256sum_does_not_write_is_damage(tmp_path, line):
-    (tmp_path / "SHA256SUMS").write_text(line.format("ab" * 32) + "\n")
-    with pytest.raises(FolderError, match="SHA256SUMS: line 1: expected a SHA-256, two spaces"):
-        OutputFiles(tmp_path).sums()
-
-
-def test_any_changed_digit_is_noticed_and_its_file_named(files, tmp_path):
-    files.check_sums(*NAMES)
-    for name in NAMES:
-        whole = (tmp_path / name).read_bytes()
-        for at in (at for at, byte in enumerate(whole) if chr(byte).isdigit()):
-            (tmp_path / name).write_bytes(whole[:at] + b"7" + whole[at + 1 :])
-            with pytest.raises(FolderError, match=f"{name}: has changed since it was written"):
-                files.check_sums(name)
-        (tmp_path / name).unlink()
-        with pytest.raises(FolderError, match=f"{name}: is missing, but listed"):
-            files.check_sums(name)
+        files.check_sums(ODD[0])
 
 
 def test_they_stay_where_nothing_changes(files, tmp_path):
@@ -122,16 +91,6 @@ def test_they_are_gone_before_a_covered_file_changes(files, tmp_path, monkeypatc
     change(files)
     files.seal()
     files.check_sums(*files.covered_names())
-
-
-def test_a_session_that_begins_while_a_file_is_read_is_no_damage(files, tmp_path, monkeypatch):
-    def beginning(file):
-        files.write("metrics.jsonl", b"the next session's")
-        return "0" * 64
-
-    monkeypatch.setattr(output_files, "sha256", beginning)
-    files.check_sums("metrics.jsonl")
-    assert not files.is_sealed()
 
 
 def test_lines_are_not_added_to_a_file_that_a_snapshot_shares(files, tmp_path):

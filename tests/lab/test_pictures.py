@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 import small_run
+from rounding import FORMULA, SUM
 
 from fedjax_bal import report
 from fedjax_bal.config import load_config
@@ -67,6 +68,12 @@ def folder(tmp_path_factory, attacks):
     return place / "run"
 
 
+@pytest.fixture(scope="module")
+def comparison(folder):
+    """What it trained on, set up again."""
+    return set_up(load_config(folder / "config.yaml"))
+
+
 def arrays(folder, name):
     with np.load(folder / "pictures" / f"{name}.npz", allow_pickle=False) as content:
         return dict(content)
@@ -84,11 +91,11 @@ def test_fakes_stand_beside_real_images_and_their_nearest_ones(folder):
     apart = shown["generated"].astype(float) - shown["nearest"]
     distances = np.sqrt((apart**2).mean((2, 3, 4)))
     (found,) = [run["leaks"]["nearest"] for run in summary(folder)["runs"] if run["leaks"] and run["method"] == "fakes"]
-    assert found["generated"] == pytest.approx({"mean": distances.mean(), "least": distances.min()}, rel=1e-5)
+    assert found["generated"] == pytest.approx({"mean": distances.mean(), "least": distances.min()}, rel=SUM)
     assert 0 < found["test"]["least"] < found["test"]["mean"]
 
 
-def test_prototypes_are_attacked_beside_single_images(folder, attacks):
+def test_prototypes_are_attacked_beside_single_images(folder, comparison, attacks):
     shown = arrays(folder, "method-0-seed-3")
     attacked = {f"{kind}/{attack}" for kind in ("prototype", "single") for attack in ("upcnn", "vae", "grnn")}
     assert set(shown) == attacked | {"gradient/grnn", "mean", "single"}
@@ -99,12 +106,11 @@ def test_prototypes_are_attacked_beside_single_images(folder, attacks):
     assert 0 < sum(known) < 10  # classes that nobody delivered have no prototype
     assert attacks.searched == [("features", 2, sum(known) + 10), ("gradient", 2, 4)]
     assert not shown["gradient/grnn"][4:].any() and (shown["gradient/grnn"][:4] == 255).all()
-    mean = round(255 * float(set_up(load_config(folder / "config.yaml")).simulations[0].federation.mean[0]))
+    mean = round(255 * float(comparison.simulations[0].federation.mean[0]))
     assert set(np.unique(shown["single/vae"])) == {mean} and (shown["single/grnn"] == 255).all()
 
 
-def test_the_attackers_images_are_the_test_set_without_the_single_ones(folder, attacks):
-    comparison = set_up(load_config(folder / "config.yaml"))
+def test_the_attackers_images_are_the_test_set_without_the_single_ones(folder, comparison, attacks):
     dataset, federation = comparison.dataset, comparison.simulations[0].federation
     singles = arrays(folder, "method-0-seed-3")["single"][:, 0]
     count = lambda images: Counter(image.tobytes() for image in images)
@@ -120,11 +126,12 @@ def test_correlations_are_those_of_the_images_with_their_class_and_with_others()
     own = np.array([2, 0])
     found = _correlations(images[own] * 2 + 1, images, own)
     others = [np.corrcoef(images[a].ravel(), images[b].ravel())[0, 1] for a, b in ((2, 0), (2, 1), (0, 1), (0, 2))]
-    assert found["truth"] == pytest.approx(1, abs=1e-6) and found["others"] == pytest.approx(np.mean(others), abs=1e-6)
+    assert found["truth"] == pytest.approx(1, abs=FORMULA) and found["others"] == pytest.approx(
+        np.mean(others), abs=FORMULA
+    )
 
 
-def test_means_and_single_images_are_what_they_are_called(folder):
-    comparison = set_up(load_config(folder / "config.yaml"))
+def test_means_and_single_images_are_what_they_are_called(folder, comparison):
     federation, shown = comparison.simulations[0].federation, arrays(folder, "method-0-seed-3")
     rows = np.unique(federation.rows)
     for label in range(10):
@@ -141,7 +148,7 @@ def test_classes_of_mini_batches_are_told_where_a_method_adds_to_them(folder):
     # Two classes a client, twenty real images and six fakes: of each class 10 + 6 (1/2) / 9, of others 6 / 9.
     shares = np.array([10 + 6 * 0.5 / 9] * 2 + [6 / 9] * 8) / 26
     wanted = np.log(10) + (shares * np.log(shares)).sum()
-    assert (entry["kl_before"], entry["kl_after"]) == pytest.approx((np.log(5), wanted), abs=1e-5)
+    assert (entry["kl_before"], entry["kl_after"]) == pytest.approx((np.log(5), wanted), abs=SUM)
 
 
 def test_the_report_draws_all_of_it(folder):

@@ -11,6 +11,7 @@ from fedjax_bal.lab.ray_cluster import RayBackend, connected
 RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2, 0.4]}]"
 
 
+@pytest.mark.nightly
 def test_a_worker_is_killed_and_all_comes_to_the_same(tmp_path):
     pytest.importorskip("ray", reason="the extra cluster is not installed")
     wanted, killed = sweep(tmp_path, RATES, FEDAVG), []

@@ -6,7 +6,6 @@ import zipfile
 import jax
 import numpy as np
 import pytest
-import quick
 import small_run
 import yaml
 
@@ -36,19 +35,19 @@ def results(path):
     return small_run.metrics(path), summary["runs"], summary["finished"], sums
 
 
-# Rounds are evaluated by twos, and two are in a dispatch: 4 ends both, 3 neither, and 1 is less than a dispatch.
+# Rounds are evaluated by twos, and two are in a dispatch: 3 ends neither, and 1 is less than a dispatch.
 @pytest.mark.slow
-@pytest.mark.parametrize("rounds", quick.only([1, 3, 4], 3))
-def test_more_rounds_and_seeds_come_to_the_same_bits(undisturbed, tmp_path, rounds):
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_more_rounds_and_seeds_come_to_the_same_bits(trained, tmp_path, rounds):
     path = tmp_path / "run"
     small_run.run(path, short(tmp_path, rounds))
     display = small_run.run(path, small_run.config(tmp_path))
     assert display.notes[2:] == [f"{name}, seed 0: resuming after round {rounds}" for name in METHODS]
-    assert results(path) == results(undisturbed)
+    assert results(path) == results(trained())
 
 
 @pytest.mark.slow
-def test_stops_before_and_after_change_nothing(undisturbed, tmp_path):
+def test_stops_before_and_after_change_nothing(trained, tmp_path):
     path = tmp_path / "run"
     brief, wanted = short(tmp_path, 5), small_run.config(tmp_path)
     for config, dispatches in ((brief, 4), (wanted, 1), (wanted, 4)):
@@ -56,7 +55,7 @@ def test_stops_before_and_after_change_nothing(undisturbed, tmp_path):
             small_run.run(path, config, should_stop=small_run.stop_after(dispatches))
         assert json.loads((path / "summary.json").read_text())["finished"] is False
     small_run.run(path, wanted)
-    assert results(path) == results(undisturbed)
+    assert results(path) == results(trained())
 
 
 def test_a_run_goes_on_after_rounds_in_which_all_clients_were_absent(tmp_path):
@@ -99,6 +98,7 @@ def begin(path, config, **options):
     return notes
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_form_of_convolution_that_it_began_with_or_stops(tmp_path, monkeypatch):
     path, config = tmp_path / "run", small_run.config(tmp_path, "model={name: tiny_bn}", "seeds=[0]")
     form = lambda: yaml.safe_load((path / "config.yaml").read_text())["model"]["convolution"]
@@ -130,26 +130,6 @@ def test_a_run_can_be_read_where_its_form_of_convolution_cannot_be_used(tmp_path
     run = load_run(path)
     assert run.model.name == "tiny_bn"
     assert run.config.model.convolution == "builtin"
-
-
-@pytest.mark.slow
-def test_a_finished_run_is_shown_where_it_could_not_go_on(tmp_path, monkeypatch):
-    if automatic.why_not_builtin():
-        pytest.skip(automatic.why_not_builtin())
-    path = tmp_path / "run"
-    config = lambda rounds: small_run.config(
-        tmp_path, "model={name: tiny_bn}", "seeds=[0]", f"training.rounds={rounds}"
-    )
-    with monkeypatch.context() as there:
-        there.setattr(automatic, "choice", lambda: ("builtin", ""))
-        small_run.run(path, config(1))
-    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    monkeypatch.setattr(automatic, "why_not_builtin", lambda: "no such CPU")
-    monkeypatch.setattr(automatic, "choice", lambda: ("fast", "no such CPU"))
-    small_run.run(path, config(1))
-    with pytest.raises(FolderError, match="runs began with convolution=builtin"):
-        small_run.run(path, config(2))
-    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
 
 
 def test_networks_without_convolutions_ask_no_machine(tmp_path, monkeypatch):

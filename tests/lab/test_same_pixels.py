@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import small_run
+from rounding import FORMULA
 
 from fedjax_bal import LocalTraining, Participation, data, models, optimizer, recipes, simulate
 from fedjax_bal.config import resolved_yaml
@@ -41,8 +42,8 @@ def test_python_and_the_command_line_come_to_the_same_accuracies(tmp_path):
     (simulation,) = configured(tmp_path).simulations
     wanted = simulation.advance(0, simulation.init(0)).records
     for ours, theirs in zip(result.history, wanted, strict=True):
-        assert ours["test_accuracy"] == pytest.approx(theirs["test_accuracy"], abs=1e-6)
-        assert ours["test_loss"] == pytest.approx(theirs["test_loss"], abs=1e-6)
+        assert ours["test_accuracy"] == pytest.approx(theirs["test_accuracy"], abs=FORMULA)
+        assert ours["test_loss"] == pytest.approx(theirs["test_loss"], abs=FORMULA)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import small_run
 from report.conftest import edit_summary
+from rounding import DOUBLE, FORMULA
 
 from fedjax_bal.lab import RunFolder
 from fedjax_bal.lab.folder import _line
@@ -31,7 +32,7 @@ def test_whatever_a_metric_comes_to_is_read_back(make_run, tmp_path, value):
     assert {name: run[name] for name in found} == found
     assert run["epsilon"] == (value if value is not None and abs(value) <= 1e100 else None)
     twice = 2 * value if value is not None and 2 * abs(value) <= 1e100 else None
-    assert run["simulated_s"] == (twice if twice is None else pytest.approx(twice, abs=1e-6))
+    assert run["simulated_s"] == (twice if twice is None else pytest.approx(twice, abs=FORMULA))
     if value == 1e99:  # drawing takes longer than all else
         assert build(folder).exists()
 
@@ -94,7 +95,7 @@ def test_many_classes_and_runs_are_read_back_in_little_room(make_run, tmp_path):
     assert len(runs) == 36
     total = sum(matrices[3, seed] for seed in seeds).astype(float)
     shares = pooled_confusion(runs, "m3")
-    np.testing.assert_allclose(shares, total / total.sum(1, keepdims=True), rtol=1e-12)
+    np.testing.assert_allclose(shares, total / total.sum(1, keepdims=True), rtol=DOUBLE)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import small_run
+from rounding import SUM
 from small_sweep import FEDAVG, carry, outcome, read_table, watch
 from small_sweep import sweep as sweep_of
 
@@ -84,11 +85,18 @@ def test_a_kill_leaves_a_table_of_the_runs_that_are_over(watched):
 
 @pytest.mark.slow
 def test_a_thread_compiles_the_next_program_and_all_runs_end_in_the_same_bits(tmp_path, monkeypatch):
-    threads, compile_for_backend = [], executable.compile_for_backend
+    threads, compile_for_backend, open_stack = [], executable.compile_for_backend, training.open_stack
+    all_begun = threading.Event()
 
     def counted(lowered):
         threads.append(threading.current_thread().name)
+        if len(threads) == 2:
+            all_begun.set()
         return compile_for_backend(lowered)
+
+    def opened_late(*stack):
+        assert all_begun.wait(300)  # training could be first to need a program on a busy machine
+        return open_stack(*stack)
 
     def unable(simulations):
         raise RuntimeError("no thread can compile")
@@ -97,9 +105,13 @@ def test_a_thread_compiles_the_next_program_and_all_runs_end_in_the_same_bits(tm
     plan = sweep(
         tmp_path, "sweep: [{training.batch_size: [10, 20]}, {training.optimizer.learning_rate: [0.05, 0.2]}]", FEDAVG
     )
-    for name, ask, place in (("ahead", training.program_of, "compilation_0"), ("alone", unable, "MainThread")):
+    for name, ask, opened, place in (
+        ("ahead", training.program_of, opened_late, "compilation_0"),
+        ("alone", unable, open_stack, "MainThread"),
+    ):
         monkeypatch.setattr(executable, "_PROGRAMS", executable.WeakValueDictionary())
         monkeypatch.setattr(training, "program_of", ask)
+        monkeypatch.setattr(training, "open_stack", opened)
         rows, stopped, _ = carry(plan, tmp_path / name)
         assert not stopped and [row["status"] for row in rows] == ["done"] * 4
         assert threads == [place] * 2  # one for each batch size, whoever needs it first
@@ -144,7 +156,7 @@ def test_runs_come_to_what_they_come_to_alone(finished, tmp_path):
     small_run.run(tmp_path / "alone", point.config)
     lines = [small_run.metrics(folder) for folder in (tmp_path / "alone", path / "points" / point.label)]
     for own, theirs in zip(*lines, strict=True):
-        assert own["test_loss"] == pytest.approx(theirs["test_loss"], rel=1e-5)
+        assert own["test_loss"] == pytest.approx(theirs["test_loss"], rel=SUM)
         assert {**own, "test_loss": 0, "train_loss": 0} == {**theirs, "test_loss": 0, "train_loss": 0}
     alone = json.loads((tmp_path / "alone" / "summary.json").read_text())["runs"]
     swept = json.loads((path / "points" / point.label / "summary.json").read_text())["runs"]
@@ -243,14 +255,13 @@ def test_a_run_that_stopped_early_is_done_and_one_that_diverged_keeps_its_lines(
     assert [small_run.metrics(folder) for folder in sorted((tmp_path / "out" / "points").iterdir())] == lines
 
 
-# Rounds are evaluated by twos, and two are in a dispatch: 3 ends neither.
 @pytest.mark.slow
-@pytest.mark.parametrize("rounds", [2, 3])
-def test_more_rounds_and_seeds_come_to_the_same_bits(tmp_path, rounds):
-    few, asked = (f"training.rounds={rounds}", "seeds=[0]"), ("training.rounds=4", "seeds=[0, 1]")
+def test_more_rounds_and_seeds_come_to_the_same_bits(tmp_path):
+    # Rounds are evaluated by twos, and two are in a dispatch: 3 ends neither.
+    few, asked = ("training.rounds=3", "seeds=[0]"), ("training.rounds=4", "seeds=[0, 1]")
     carry(sweep(tmp_path, RATES, *few), tmp_path / "out")
     _, _, said = carry(sweep(tmp_path, RATES, *asked), tmp_path / "out")
-    assert f"from round {rounds} on" in said and "12 runs (2 done or given up before)" in said  # two have diverged
+    assert "from round 3 on" in said and "12 runs (2 done or given up before)" in said  # two have diverged
     carry(sweep(tmp_path, RATES, *asked), tmp_path / "at once")
     assert outcome(tmp_path / "out") == outcome(tmp_path / "at once")
     for axes, changes, differing in (
@@ -317,6 +328,7 @@ def test_points_begun_with_other_data_are_refused_and_left_as_they_are(finished,
     assert read() == before
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
     tried = []
 

@@ -1,5 +1,7 @@
 """Trackers beside a run: told of every line once, over stops and failures, and never part of what is computed."""
 
+import shutil
+
 import pytest
 import small_run
 from remembering import Remembering
@@ -38,13 +40,14 @@ def test_a_tracker_has_the_lines_of_the_metrics_over_a_stop_and_others_failures(
     assert [round for _, _, round in display.steps] == [7, 7]  # nothing was trained
 
 
-def test_the_command_line_passes_trackers_on(tmp_path, monkeypatch):
+def test_the_command_line_passes_trackers_on(trained, tmp_path, monkeypatch):
     tracker, folders = Remembering("tensorboard"), []
     monkeypatch.setattr(trackers.opening, "TRACKERS", {"tensorboard": lambda folder: folders.append(folder) or tracker})
     monkeypatch.setattr(running, "_show", lambda *arguments: None)
     (tmp_path / "small.yaml").write_text(small_run.TEXT)
+    shutil.copytree(trained(*small_run.ONE), tmp_path / "runs" / "small")
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app.app, ["run", "small.yaml", ONE, "--plain", "--track", "tensorboard"])
+    result = CliRunner().invoke(app.app, ["run", "small.yaml", *small_run.ONE, "--plain", "--track", "tensorboard"])
     assert result.exit_code == 0, result.output
     assert [str(folder) for folder in folders] == ["runs/small"]
     assert tracker.shown == by_run(tmp_path / "runs" / "small")

@@ -35,7 +35,7 @@ def test_a_program_is_kept_until_it_is_asked_for(monkeypatch):
     asked, program_of = threading.Semaphore(0), training.program_of
     monkeypatch.setattr(training, "program_of", lambda own: [program_of(own), asked.release()][0])
     with training.compiled_ahead([(sim,) for sim in sims]):
-        assert all(asked.acquire(timeout=60) for _ in sims)
+        assert all(asked.acquire(timeout=300) for _ in sims)
         gc.collect()
         assert all(sim.compile() > 0 for sim in sims)
         assert all(done.acquire(timeout=0) for _ in sims) and not done.acquire(timeout=0)

@@ -13,15 +13,13 @@ from fedjax_bal import load_run
 from fedjax_bal.cli.app import app
 from fedjax_bal.lab import FolderError, verify
 
-ONE = ("methods=[{recipe: fedavg}]", "seeds=[0]", "training.rounds=4")
 CHECKPOINT = "checkpoints/method-0-seed-0/round-00000004.npz"
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(trained, tmp_path_factory):
     """The folder of a run, with an export of each format that needs no library."""
-    path = tmp_path_factory.mktemp("verified") / "run"
-    small_run.run(path, small_run.config(path.parent, *ONE))
+    path = shutil.copytree(trained(*small_run.ONE), tmp_path_factory.mktemp("verified") / "run")
     for kind in ("npz", "safetensors"):
         load_run(path).export(kind=kind)
     return path
@@ -48,6 +46,7 @@ def command(*arguments):
     return result.exit_code, result.output
 
 
+@pytest.mark.slow
 def test_a_whole_folder_is_whole_also_for_sha256sum(finished):
     assert command("verify", finished) == (
         0,
@@ -81,15 +80,9 @@ def without_beginning(content):
 
 CHANGES = [
     ("metrics.jsonl", with_other_digit, OTHER),
-    ("metrics.jsonl", lambda content: content.replace(b'"clients": ', b'"client_": ', 1), OTHER),
-    ("summary.json", with_other_digit, OTHER),
-    ("execution.json", lambda content: content.replace(b'"devices": 2', b'"devices": 1'), OTHER),
     ("config.yaml", lambda content: content.replace(b"0.05", b"0.06"), OTHER),
-    ("config.yaml", without_beginning, f"{OTHER}; put back a copy"),
     (CHECKPOINT, without_beginning, f"{OTHER}; the same command resumes from the one before it"),
     (f"{EXPORT}.npz", without_beginning, "damaged.*; export it again"),
-    (f"{EXPORT}.safetensors", without_beginning, "damaged.*; export it again"),
-    (f"{EXPORT}.safetensors", with_other_digit, "the checksum of about is wrong.*export it again"),
     (f"{EXPORT}.safetensors", with_other_byte, "the checksum of params/.* is wrong.*export it again"),
 ]
 
@@ -106,7 +99,7 @@ def test_a_change_is_noticed_and_named(folder, name, change, says):
     assert output.endswith("fedjax-bal: 1 damaged, see above\n")
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "summary.json", "execution.json", CHECKPOINT])
+@pytest.mark.parametrize("name", ["metrics.jsonl", CHECKPOINT])
 def test_a_missing_file_is_noticed(folder, name):
     (folder / name).unlink()
     assert re.search("is missing, but listed in SHA256SUMS", damages(folder)[name])
@@ -136,8 +129,6 @@ def test_a_folder_whose_session_has_not_ended_is_not_whole_but_not_damaged(folde
     ("name", "says"),
     [
         ("metrics.jsonl", "line 1: damaged .*put back a copy of it, or start over"),
-        ("summary.json", "damaged .*put back a copy of it, or start over"),
-        ("config.yaml", "damaged .*put back a copy of it, or start over"),
         (CHECKPOINT, "damaged .*the same command resumes from the one before it"),
     ],
 )
@@ -205,7 +196,7 @@ def test_a_sweep_is_checked_with_its_points(swept, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["results.csv", "costs.json", "sweep.yaml", "points/learning_rate=0.2"])
+@pytest.mark.parametrize("name", ["results.csv", "points/learning_rate=0.2"])
 def test_a_missing_part_of_a_sweep_is_noticed_and_not_made_again(swept, tmp_path, name):
     path = shutil.copytree(swept[0], tmp_path / "out")
     shutil.rmtree(path / name) if name.startswith("points") else (path / name).unlink()

@@ -3,6 +3,7 @@
 Only the draws come from the library, never what is computed from them.
 """
 
+import collections
 import dataclasses
 from functools import partial
 
@@ -23,6 +24,8 @@ LENGTH = 24  # of the largest client, in whole batches
 
 CLIENTS = Participation(clients_per_round=6, availability=bernoulli(0.7), delivery=bernoulli(0.7))
 EXECUTION = Execution(strategy="map", devices=1)
+RECENT = collections.deque(maxlen=64)
+"""The last simulations: those that differ from a living one in numbers only share its compiled program."""
 
 
 def local_training(options):
@@ -39,7 +42,8 @@ def simulation(recipe, options=OPTIONS, *, model=None, federation=None, test=Non
     """A simulation of ragged clients, of which some are away and some don't deliver."""
     settings = {"rounds": ROUNDS, "local": local_training(options), "participation": CLIENTS, "execution": EXECUTION}
     data = (model or toys.network(), federation or toys.federation(), test or toys.test_set())
-    return build(recipe, *data, **(settings | changes))
+    RECENT.append(build(recipe, *data, **(settings | changes)))
+    return RECENT[-1]
 
 
 def like(sim, **changes):

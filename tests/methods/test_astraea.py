@@ -24,6 +24,7 @@ def mediated(size, passes=1):
     return Choice("mediated", (("passes", passes), ("size", size)))
 
 
+@pytest.mark.slow
 def test_mediators_of_one_are_fedavg_to_the_bit():
     both = (replace(float64.CLIENTS, selector=selector) for selector in (None, mediated(1)))
     plain, chains = (float64.simulation(fedavg(), participation=clients) for clients in both)
@@ -155,10 +156,10 @@ def test_a_carried_momentum_is_refused_where_a_method_reckons_with_a_fresh_one()
 @pytest.mark.parametrize(
     ("selector", "message"),
     [
-        ("power_of_choice", "selector: received 'power_of_choice', must be a selection.Selector or a choice"),
-        (Choice("nope"), "selector: received 'nope'; allowed: uniform, round_robin"),
-        (Choice("power_of_choice"), "selector power_of_choice: lacks 'candidates'; its options are candidates"),
-        (Choice("by_size", (("weight", 1),)), "selector by_size: received 'weight'; its options are none"),
+        ("power_of_choice", "selector: received 'power_of_choice'"),
+        (Choice("nope"), "selector: received 'nope'"),
+        (Choice("power_of_choice"), "selector power_of_choice: lacks 'candidates'"),
+        (Choice("by_size", (("weight", 1),)), "selector by_size: received 'weight'"),
     ],
 )
 def test_wrong_choices_are_named(selector, message):

@@ -140,14 +140,15 @@ THREE = replace(float64.CLIENTS, clients_per_round=3)
 
 
 @pytest.mark.parametrize("kind", quick.only(KINDS))
-def test_three_rounds_equal_the_transcription(kind, monkeypatch):
+def test_rounds_equal_the_transcription(kind, monkeypatch):
     with jax.enable_x64(True):
         real = kind == "as in the paper"
         faking.replace_generators(monkeypatch, lambda *sizes: faking.generator() if real else faking.simplest(*sizes))
-        sim = faking.simulation(cbfl(**(BASE | KINDS[kind])), participation=THREE)
+        few = {"participation": THREE, "rounds": 2 if real else 3}  # NumPy takes long to train a real generator
+        sim = faking.simulation(cbfl(**(BASE | KINDS[kind])), **few)
         got = double(float64.run(sim).variables)
         faking.assert_close(got, transcribed(sim, KINDS[kind]), 1e-6)
-        plain = float64.run(faking.simulation(fedavg(), participation=THREE)).variables
+        plain = float64.run(faking.simulation(fedavg(), **few)).variables
         assert toys.largest_difference(got, plain) > 1e-3
 
 
@@ -160,8 +161,10 @@ def test_warm_up_counts_rounds_from_one(kind):
 def batch_of(part, counts, model=None, seed=0):
     """A batch of two real images, and what a part puts behind them."""
     one = Batch(jnp.ones((2, *faking.SHAPE)), jnp.zeros(2, int), jnp.arange(2), jnp.array([True, False]))
-    ctx = SimpleNamespace(class_counts=jnp.asarray(counts), model=model or faking.network())
-    return one, part.batch(jax.random.key(seed), one, ctx)
+    fill = lambda key, counts: part.batch(
+        key, one, SimpleNamespace(class_counts=counts, model=model or faking.network())
+    )
+    return one, jax.jit(fill)(jax.random.key(seed), jnp.asarray(counts))
 
 
 COUNTS = [(90, 10, 0, 0), (0, 0, 7, 0), (0, 0, 0, 0), (3, 1, 2, 1)]
@@ -200,12 +203,12 @@ def test_noise_is_standard_normal_and_new_in_each_step():
 
 
 def test_settings_in_which_it_means_nothing_are_refused():
-    with pytest.raises(ValueError, match="fakes: received a model of 1 class, must have at least 2"):
+    with pytest.raises(ValueError, match="fakes: received a model of 1 class"):
         model = faking.network()._replace(num_classes=1)
         faking.simulation(Recipe("mine", (Fakes(images="gaussian", labels="uniform", warm_up=0),)), model=model)
-    with pytest.raises(ValueError, match="rarest: received 5, must be from 1 to 4, the number of classes"):
+    with pytest.raises(ValueError, match="rarest: received 5"):
         faking.simulation(cbfl(**(BASE | {"labels": "rarest", "rarest": 5})))
-    with pytest.raises(ValueError, match="images='generator' without a generator; put"):
+    with pytest.raises(ValueError, match="images='generator' without a generator"):
         faking.simulation(Recipe("alone", (Fakes(warm_up=0),)))
     with pytest.raises(ValueError, match="both bring Fakes"):
         combine(cbfl(generator="gaussian"), cbfl(generator="gaussian"))

@@ -11,6 +11,7 @@ import quick
 import toys
 from methods import faking, float64
 from methods.faking import LATENT, SIZES, double, generated, slopes
+from rounding import FORMULA
 
 from fedjax_bal.engine.device import purpose_key, training_key
 from fedjax_bal.engine.host import executable, front_door, generated_images
@@ -207,6 +208,7 @@ def test_clients_train_generators_of_their_own_after_warm_up_only(counted):
     assert (steps, shown) == (7 * len(keys), local_steps(sim, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", ["current", "snapshot"])
 def test_who_teaches_between_trainings(kept, simplified):
     part = SharedGenerator(warm_up=1, interval=2, teacher=kept, iterations=1, batch_size=4, **SIZES)
@@ -221,7 +223,7 @@ def test_who_teaches_between_trainings(kept, simplified):
     assert same == [False, True, False, True]
     for number, judge in enumerate(teachers):
         of = number if kept == "current" else (0, 1, 1, 3, 3)[number]
-        assert toys.largest_difference(judge, teacher(of)) < 1e-6
+        assert toys.largest_difference(judge, teacher(of)) < FORMULA
 
 
 @pytest.mark.slow
@@ -257,6 +259,7 @@ def test_a_run_without_a_round_after_warm_up_is_refused(kind):
         need.check(SimpleNamespace(rounds=7))
 
 
+@pytest.mark.slow
 def test_a_network_without_batch_normalisation_is_taught_by_cross_entropy_alone(simplified):
     model = toys.network()
     part = lambda gamma: SharedGenerator(iterations=2, batch_size=4, rate=0.01, gamma=gamma, **SIZES)

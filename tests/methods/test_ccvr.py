@@ -6,6 +6,7 @@ import pytest
 import toys
 from methods import float64
 from methods.heads import as_numpy, flat_images, network, retrained
+from rounding import DOUBLE
 
 from fedjax_bal.engine.device import purpose_key
 from fedjax_bal.methods import ccvr as MODULE
@@ -23,16 +24,18 @@ def rng():
 
 def test_a_class_without_rows_has_zeros_and_padding_counts_for_nothing(rng):
     features, labels = rng.normal(size=(14, F)), rng.integers(0, C - 1, 14)
-    padded, alone = (MODULE.class_moments(features[:n], labels[:n], np.arange(n) < 6, C) for n in (14, 6))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), padded, alone)
-    means, covariances = MODULE.class_gaussians(padded)
+    moments = jax.jit(lambda *rows: MODULE.class_moments(*rows, C))
+    padded, alone = (moments(features[:n], labels[:n], np.arange(n) < 6) for n in (14, 6))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=DOUBLE), padded, alone)
+    means, covariances = map(np.asarray, jax.jit(MODULE.class_gaussians)(padded))
     assert not means[C - 1].any() and not covariances[C - 1].any()
 
 
 def test_virtual_features_follow_their_gaussians(rng):
     roots, means = rng.normal(size=(C, F, 3)), rng.normal(size=(C, F))  # of rank 3
     covariances = roots @ roots.transpose(0, 2, 1)
-    drawn = np.asarray(MODULE.draw_gaussians(jax.random.key(0), means, covariances, 20_000))
+    draw = jax.jit(lambda *given: MODULE.draw_gaussians(*given, 20_000))
+    drawn = np.asarray(draw(jax.random.key(0), means, covariances))
     for c in range(C):
         assert np.allclose(drawn[c].mean(0), means[c], atol=0.1)
         assert np.allclose(np.cov(drawn[c].T), covariances[c], atol=0.05 * np.abs(covariances[c]).max())

@@ -7,6 +7,7 @@ import pytest
 import toys
 from methods import float64
 from methods.heads import as_numpy, flat_images, head_gradient, network, retrained
+from rounding import DOUBLE, FORMULA
 
 from fedjax_bal.engine.device import purpose_key
 from fedjax_bal.methods import creff as MODULE
@@ -29,12 +30,10 @@ def test_retraining_is_sgd_on_the_classifier(rng):
     params = as_numpy(network().init(jax.random.key(0)).params)
     options = {"epochs": 2, "batch_size": 6, "learning_rate": 0.3}
     labels = np.repeat(np.arange(C), 5)
-    rows = jnp.asarray(features.reshape(-1, F))
-    found = MODULE.retrain_classifier(
-        network(), params, rows, jnp.asarray(labels), key, jnp.asarray(weights[labels]), **options
-    )
+    retrain = jax.jit(lambda *given: MODULE.retrain_classifier(network(), *given, **options))
+    found = retrain(params, features.reshape(-1, F), labels, key, weights[labels])
     wanted = retrained(params["head"], features, weights, key, 2, 6, 0.3)
-    assert all(np.allclose(found[name], wanted[name], atol=1e-12) for name in wanted)
+    assert all(np.allclose(found[name], wanted[name], atol=DOUBLE) for name in wanted)
 
 
 def class_gradient(features, head, c):
@@ -69,7 +68,7 @@ def test_a_class_that_nobody_has_keeps_its_features_and_padding_counts_for_nothi
     params = as_numpy(network().init(jax.random.key(0)).params)
     features, labels, real = rng.normal(size=(20, F)), rng.integers(0, C - 1, 20), np.arange(20) < 17
     padded, alone = (MODULE.class_gradients(network(), params, features[:n], labels[:n], real[:n], C) for n in (20, 17))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), padded, alone)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=DOUBLE), padded, alone)
     begin, there = rng.normal(size=(C, 3, F)), np.arange(C) < C - 1
     found = MODULE.matched_features(network(), params, jnp.asarray(begin), padded, there, 2, 0.1)
     assert (found != begin).any((1, 2)).tolist() == there.tolist()
@@ -123,6 +122,6 @@ def test_a_round_of_creff():
     begin, order = jax.random.split(key)
     fresh = as_numpy(network().init(begin).params["head"])
     head = retrained(fresh, features, np.ones(C), order, 2, 5, 0.3)
-    assert all(np.allclose(after.head[k], head[k], atol=1e-6) for k in head)
+    assert all(np.allclose(after.head[k], head[k], atol=FORMULA) for k in head)
     plain = float64.run(float64.simulation(fedavg(), model=network(), rounds=1))
-    assert toys.largest_difference(plain.variables, state.variables) < 1e-12
+    assert toys.largest_difference(plain.variables, state.variables) < DOUBLE

@@ -1,9 +1,12 @@
 """Every recipe has a test file, named after it or shared with others: injected faults in tests/engine."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from fedjax_bal import parts, recipes
+from fedjax_bal.parts import Part
 from fedjax_bal.recipes import RECIPES
 
 SHARED_FILES = {
@@ -23,3 +26,11 @@ SHARED_FILES = {
 def test_every_recipe_has_a_test_file(name):
     file = f"test_{SHARED_FILES.get(name, name)}.py"
     assert list(Path(__file__).parents[1].rglob(file)), f"{name} needs a file {file}, or an entry in SHARED_FILES"
+
+
+def test_recipes_and_parts_export_every_method():
+    own = [vars(module).values() for name, module in sys.modules.items() if name.startswith("fedjax_bal.methods.")]
+    types = [thing for things in own for thing in things if isinstance(thing, type)]
+    names = {kind.__name__ for kind in types if issubclass(kind, Part) and kind.__name__[0] != "_"}
+    assert names <= set(parts.__all__)
+    assert set(RECIPES) <= set(recipes.__all__)

@@ -11,6 +11,7 @@ import table
 import toys
 from arrivals import events
 from methods import float64
+from rounding import DOUBLE, FORMULA, SUM
 
 from fedjax_bal.engine.device.evaluation import in_batches
 from fedjax_bal.engine.host import build, make_round
@@ -74,7 +75,7 @@ def test_fedbuff_equals_algorithm_1(name):
     state, records, _ = float64.finished(sim)
     float64.assert_equal(state.variables.params, want)
     clock = arrivals(float64.OPTIONS)[-1][2]
-    np.testing.assert_allclose(sum(record["simulated_s"] for record in records), clock, rtol=1e-12)
+    np.testing.assert_allclose(sum(record["simulated_s"] for record in records), clock, rtol=DOUBLE)
     lost = sum(s > knobs.get("most", 20) for s in ages)
     assert (lost > 0) == (name == "the stalest are left out")
     size = 4 * sum(np.size(leaf) for leaf in want.values())
@@ -117,7 +118,7 @@ def test_the_step_is_as_long_as_the_scales_say():
     part, staleness = StalenessWeights(0.5), np.array([0, 3, 8])
     cohort = Cohort(**dict.fromkeys(Cohort._fields) | {"staleness": staleness})
     scaled = np.asarray(part.weigh(np.array([30.0, 10.0, 20.0]), cohort, None))
-    np.testing.assert_allclose(scaled, [30, 10 / 2, 20 / 3], rtol=1e-6)
+    np.testing.assert_allclose(scaled, [30, 10 / 2, 20 / 3], rtol=FORMULA)
 
 
 # Without stale updates.
@@ -126,17 +127,15 @@ def test_the_step_is_as_long_as_the_scales_say():
 def end(recipe, participation, seed=0, **changes):
     """The last state and all records of a run in float32."""
     options = {"rounds": 4, "local": LocalTraining(steps=3, batch_size=4), "execution": float64.EXECUTION} | changes
-    sim = build(recipe, toys.network(), toys.federation(), TEST, participation=participation, **options)
-    return table.finish(sim, seed)
+    return table.finish(float64.simulation(recipe, test=TEST, participation=participation, **options), seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given",
     [
         pytest.param({"clients_per_round": 4, "speed": speed.constant(2.0)}, id="equally fast clients"),
-        pytest.param(
-            {"clients_per_round": len(toys.SIZES), "speed": SPEED}, id="rounds of all clients", marks=pytest.mark.slow
-        ),
+        pytest.param({"clients_per_round": len(toys.SIZES), "speed": SPEED}, id="rounds of all clients"),
     ],
 )
 def test_without_stale_updates_fedbuff_is_fedavg_to_the_bit(given):
@@ -145,10 +144,11 @@ def test_without_stale_updates_fedbuff_is_fedavg_to_the_bit(given):
     wanted, theirs = end(fedavg(), clients)
     assert toys.largest_difference(state.variables, wanted.variables) == 0.0
     times = [[record.pop("simulated_s") for record in own] for own in (records, theirs)]
-    np.testing.assert_allclose(*times, rtol=1e-12)
+    np.testing.assert_allclose(*times, rtol=DOUBLE)
     assert records == theirs
 
 
+@pytest.mark.slow
 def test_in_synchronous_rounds_its_part_does_nothing():
     clients = Participation(clients_per_round=4)
     parts = dataclasses.replace(fedbuff(), selector=None)
@@ -163,7 +163,7 @@ def test_in_synchronous_rounds_its_part_does_nothing():
 def simulation(**changes):
     options = {"rounds": ROUNDS, "participation": CLIENTS, "local": LocalTraining(epochs=2, batch_size=4)} | changes
     options = {"execution": dataclasses.replace(float64.EXECUTION, rounds_per_dispatch=2)} | options
-    return build(combine(scaffold(), fedbuff(LIMIT, 4)), toys.network(), toys.federation(), TEST, **options)
+    return float64.simulation(combine(scaffold(), fedbuff(LIMIT, 4)), test=TEST, **options)
 
 
 @pytest.mark.slow
@@ -176,8 +176,7 @@ def test_a_run_goes_on_after_a_checkpoint_with_the_same_bits(tmp_path):
         snapshot, begun = done.snapshot, begun + done.records
     file = save(tmp_path, 4, jax.device_get(snapshot))
     assert np.isfinite(snapshot.selector.arrival).any()
-    other = float64.like(simulation())
-    other._compiled = sim._compiled
+    other = simulation()
     snapshot = load(file, other.state_shapes())
     while snapshot.round < ROUNDS:
         done = other.advance(0, snapshot)
@@ -187,10 +186,7 @@ def test_a_run_goes_on_after_a_checkpoint_with_the_same_bits(tmp_path):
 
 
 LAYOUTS = {
-    "lanes": Execution(strategy="vmap", devices=1, chunk=2),
-    "two devices": Execution(strategy="map", devices=2),
     "lanes on two devices": Execution(strategy="vmap", devices=2, chunk=2),
-    "without compiling": Execution(strategy="debug"),
     "memory on the host": Execution(strategy="map", devices=1, client_memory="host"),
 }
 
@@ -198,11 +194,10 @@ LAYOUTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_layouts_agree(name):
-    rounds = 4 if name == "without compiling" else ROUNDS
-    wanted, _ = table.finish(simulation(rounds=rounds))
-    state, _ = table.finish(simulation(rounds=rounds, execution=LAYOUTS[name]))
+    wanted, _ = table.finish(simulation())
+    state, _ = table.finish(simulation(execution=LAYOUTS[name]))
     for own, theirs in ((state.variables, wanted.variables), (state.server, wanted.server)):
-        assert toys.largest_difference(own, theirs) < 1e-5
+        assert toys.largest_difference(own, theirs) < SUM
 
 
 @pytest.mark.slow
@@ -216,14 +211,12 @@ def test_runs_that_train_together_come_to_what_each_comes_to_alone():
         stack.advance()
     for place, (sim, seed) in enumerate(members):
         wanted, _ = table.finish(sim, seed)
-        assert toys.largest_difference(stack.snapshot(place).state, wanted) < 1e-5
+        assert toys.largest_difference(stack.snapshot(place).state, wanted) < SUM
 
 
 def build_synchronous():
-    return build(
-        scaffold(), toys.network(), toys.federation(), TEST, rounds=ROUNDS, participation=CLIENTS,
-        local=LocalTraining(epochs=2, batch_size=4), execution=simulation().execution,
-    )  # fmt: skip
+    given = {"local": LocalTraining(epochs=2, batch_size=4), "execution": simulation().execution}
+    return float64.simulation(scaffold(), test=TEST, rounds=ROUNDS, participation=CLIENTS, **given)
 
 
 @pytest.mark.slow
@@ -238,7 +231,7 @@ def test_a_round_function_takes_plans_with_and_without_staleness():
         plan = jax.tree.map(lambda leaf, number=number: leaf[number], plans)
         state, _ = step(round_fn.hyperparameters, key, state, plan)
     wanted, _ = end(recipe, CLIENTS, rounds=5, local=options["local"])
-    assert toys.largest_difference(state.variables, wanted.variables) < 1e-6
+    assert toys.largest_difference(state.variables, wanted.variables) < FORMULA
     fresh, _ = step(round_fn.hyperparameters, key, round_fn.init(key), (plan.clients, plan.delivered))
     assert int(fresh.round) == 1
 
@@ -250,9 +243,9 @@ def test_a_round_function_takes_plans_with_and_without_staleness():
     ("recipe", "clients", "message"),
     [
         (fedbuff(), dataclasses.replace(CLIENTS, speed=speed.constant(1.0, 3.0)), "deadline: received 3 together with"),
-        (combine(fedbuff(), median()), CLIENTS, "fedbuff: received Median, which makes one update"),
-        (combine(fedbuff(), fednova()), CLIENTS, "fedbuff: received NormalisedAveraging, which also weights updates"),
-        (combine(fedbuff(), feddyn()), CLIENTS, "fedbuff: received DynamicRegularisation, which also weights updates"),
+        (combine(fedbuff(), median()), CLIENTS, "fedbuff: received Median"),
+        (combine(fedbuff(), fednova()), CLIENTS, "fedbuff: received NormalisedAveraging"),
+        (combine(fedbuff(), feddyn()), CLIENTS, "fedbuff: received DynamicRegularisation"),
         (fedbuff(), dataclasses.replace(CLIENTS, selector=Choice("round_robin")), "together with the recipe fedbuff"),
         (combine(fedbuff(), fedic()), CLIENTS, r"fedbuff\+fedic: received asynchronous rounds"),
     ],

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from methods import float64
+from rounding import DOUBLE
 
 from fedjax_bal.parts import DiscrepancyWeights
 from fedjax_bal.recipes import combine, equal_weights, feddisco, fednova, scaffold
@@ -24,11 +25,11 @@ def test_weights_by_discrepancy_equal_their_transcription():
         cohort = Cohort(**(dict.fromkeys(Cohort._fields) | {"class_counts": jnp.asarray(rows)}))
         return np.asarray(DiscrepancyWeights(a, b).weigh(jnp.asarray(weights), cohort, None))
 
-    np.testing.assert_allclose(weigh(0.5, 0.1), wanted, rtol=1e-12)
-    np.testing.assert_allclose(weigh(0.5, 0.1, weights=shares), wanted, rtol=1e-12)
-    np.testing.assert_allclose(weigh(0.0, 0.0), shares, rtol=1e-12)
-    np.testing.assert_allclose(weigh(900.0, 0.0), [shares[0], 0, 0, 0], rtol=1e-12)
-    np.testing.assert_allclose(weigh(900.0, 0.0, counts[[2, 1, 2, 3]]), shares, rtol=1e-12)  # no client would count
+    np.testing.assert_allclose(weigh(0.5, 0.1), wanted, rtol=DOUBLE)
+    np.testing.assert_allclose(weigh(0.5, 0.1, weights=shares), wanted, rtol=DOUBLE)
+    np.testing.assert_allclose(weigh(0.0, 0.0), shares, rtol=DOUBLE)
+    np.testing.assert_allclose(weigh(900.0, 0.0), [shares[0], 0, 0, 0], rtol=DOUBLE)
+    np.testing.assert_allclose(weigh(900.0, 0.0, counts[[2, 1, 2, 3]]), shares, rtol=DOUBLE)  # no client would count
 
 
 @pytest.mark.parametrize("pair", [(fednova, feddisco), (feddisco, scaffold), (feddisco, equal_weights)])

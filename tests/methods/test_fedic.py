@@ -7,6 +7,7 @@ import pytest
 import reference
 import toys
 from methods import float64, hand
+from rounding import SUM
 
 from fedjax_bal.parts import BALANCED, CalibratedDistillation
 from fedjax_bal.recipes import fedic
@@ -112,7 +113,7 @@ def test_fedic_equals_its_transcription():
     new = Variables(jax.tree.map(jnp.add, received, found), {})
     moved = part.update(None, server._replace(variables=new, state=state)).calibration
     for name, leaf in moved._asdict().items():
-        np.testing.assert_allclose(leaf, after[name], rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(leaf, after[name], rtol=SUM, atol=1e-7)
         assert np.abs(after[name] - begun[name]).max() > 1e-3
 
 

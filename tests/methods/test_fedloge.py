@@ -8,6 +8,7 @@ import toys
 from methods import float64, hand
 from methods.heads import as_numpy, descended, federation, flat_images, head_gradient, network, own_accuracies
 from reference import draws
+from rounding import DOUBLE
 
 from fedjax_bal.engine.device import PERSONAL
 from fedjax_bal.methods import fedloge as MODULE
@@ -45,7 +46,7 @@ def test_class_vectors_are_driven_apart_as_in_the_transcription():
 @pytest.mark.slow
 def test_a_sparse_simplex_is_spread_and_sparse():
     dense = np.asarray(MODULE.sparse_simplex(jax.random.key(0), (12, 4), 0.0, 0))
-    np.testing.assert_allclose(dense.T @ dense, np.where(np.eye(4), 1, -1 / 3), atol=1e-12)
+    np.testing.assert_allclose(dense.T @ dense, np.where(np.eye(4), 1, -1 / 3), atol=DOUBLE)
     before, after = (np.asarray(MODULE.sparse_simplex(jax.random.key(0), (12, 4), 0.6, steps)) for steps in (0, 1000))
     assert ((before == 0).sum(0) == 7).all() and ((after == 0) == (before == 0)).all()
     assert objective(after) < objective(before)
@@ -100,7 +101,7 @@ def test_fedloge_equals_its_transcription():
 def test_models_without_a_fitting_classifier_are_refused():
     narrow = network()._replace(name="narrow", init=lambda key: narrowed(network().init(key)))
     narrow = narrow._replace(apply=lambda v, x, **k: (hand.outputs(jnp.ones((1, C)), jnp.ones((1, 2))), v))
-    with pytest.raises(ValueError, match=r"fedloge: received the model narrow .*, must end in a dense layer with at"):
+    with pytest.raises(ValueError, match="fedloge: received the model narrow"):
         fedloge().parts[1].bind(narrow)
 
 

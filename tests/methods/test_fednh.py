@@ -8,6 +8,7 @@ import reference
 import toys
 from methods import hand
 from methods.hand import directions
+from rounding import FORMULA
 
 from fedjax_bal import models
 from fedjax_bal.parts import PrototypeClassifier
@@ -32,29 +33,30 @@ def test_prototypes_of_fednh_equal_their_transcription():
     part, total, wanted = PrototypeClassifier(0.6), 0.0, np.zeros((toys.CLASSES, toys.FEATURES))
     for number in (1, 3):
         ctx, units, labels = client(number)
-        total += part.report(Outcome(None, hand.variables(5), None, None, ctx))
+        outcome = Outcome(None, hand.variables(5), None, None, ctx)
+        total += np.asarray(jax.jit(lambda outcome=outcome: part.report(outcome))())
         for c in np.unique(labels):
             mean = units[labels == c].mean(0)
             wanted[c] += (labels == c).sum() * mean / np.linalg.norm(mean)
-    np.testing.assert_allclose(total, wanted, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(total, wanted, rtol=FORMULA, atol=1e-9)
     assert not wanted.any(1).all()  # a class that nobody delivered
     old = directions(hand.draw(toys.CLASSES, toys.FEATURES, seed=2))
     variables = Variables({"body": jnp.ones(2), "head": {"kernel": jnp.array(old.T), "scale": jnp.array(3.0)}}, {})
     aggregate = Aggregate(None, {part.slot: total}, None, None)
     filled = dict.fromkeys(ServerContext._fields) | {"aggregate": aggregate}
-    after = part.refine(None, variables, ServerContext(**filled)).params
+    after = jax.jit(lambda: part.refine(None, variables, ServerContext(**filled)).params)()
     for c in range(toys.CLASSES):
         moved = 0.6 * old[c]
         if wanted[c].any():
             moved = moved + 0.4 * wanted[c] / np.linalg.norm(wanted[c])
-        np.testing.assert_allclose(after["head"]["kernel"][:, c], moved / np.linalg.norm(moved), rtol=1e-6)
+        np.testing.assert_allclose(after["head"]["kernel"][:, c], moved / np.linalg.norm(moved), rtol=FORMULA)
     assert after["head"]["scale"] == 3 and after["body"].tolist() == [1, 1]
 
 
 def test_clients_of_fednh_train_the_scale_but_no_prototype():
     part = PrototypeClassifier()
     model = part.bind(models.build("mlp", 4, (1, 5, 1), hidden=(6,)))
-    params = model.init(jax.random.key(0)).params
+    params = jax.jit(model.init)(jax.random.key(0)).params
     kernel = np.asarray(params["head"]["kernel"])
-    np.testing.assert_allclose(kernel.T @ kernel, np.eye(4), atol=1e-6)  # evenly spread
+    np.testing.assert_allclose(kernel.T @ kernel, np.eye(4), atol=FORMULA)  # evenly spread
     assert part.frozen(params) == {"body": False, "head": {"kernel": True, "scale": False}}

@@ -7,6 +7,7 @@ import pytest
 import reference
 import toys
 from methods import float64, hand
+from rounding import DOUBLE
 
 from fedjax_bal import models
 from fedjax_bal.parts import RelaxedContrast
@@ -68,10 +69,10 @@ def test_value_and_gradient_equal_the_transcription(near):
 def test_levels_are_averaged_over_pixels_and_with_each_other():
     part, batch = RelaxedContrast(**KNOBS), hand.batch()
     levels = hand.draw(hand.ROWS, 3, 2, 5, seed=1), hand.draw(hand.ROWS, 1, 1, 4, seed=2)
-    got = part.loss(Outputs(None, None, levels=levels), batch, {}, hand.context())
+    got = jax.jit(lambda maps: part.loss(Outputs(None, None, levels=maps), batch, {}, hand.context()))(levels)
     labels = hand.LABELS[hand.REAL]
     want = np.mean([added(level.mean((1, 2))[hand.REAL], labels, KNOBS) for level in levels])
-    np.testing.assert_allclose(got, want, rtol=1e-12)
+    np.testing.assert_allclose(got, want, rtol=DOUBLE)
 
 
 @pytest.mark.slow

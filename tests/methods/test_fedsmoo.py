@@ -6,6 +6,7 @@ import pytest
 import toys
 from methods import float64, hand
 from methods.steps import moved, norm, regularised, uphill, zeros
+from rounding import FORMULA
 
 from fedjax_bal.parts import ConsistentAscent, DynamicRegularisation
 from fedjax_bal.recipes import Recipe, combine, fedrep, fedsam, fedsmoo, fedspeed, local
@@ -73,11 +74,11 @@ def test_a_leaf_that_is_not_trained_neither_moves_nor_counts_nor_has_a_dual():
     ctx, params = hand.context(**states), hand.weights(3)
     found, away = part.shift(params, grads, ctx), grads["w1"] - dual["w1"] - estimate["w1"]
     shift = 0.3 * away / np.linalg.norm(away)
-    np.testing.assert_allclose(found["w1"], params["w1"] + shift, rtol=1e-6)
+    np.testing.assert_allclose(found["w1"], params["w1"] + shift, rtol=FORMULA)
     assert (found["w2"] == params["w2"]).all()
     rows = hand.outputs(hand.draw(hand.ROWS, hand.CLASSES)), hand.batch()
     carried = part.next_steps(dual, *rows, ctx._replace(shift={"w1": shift, "w2": 0.0 * params["w2"]}))
-    np.testing.assert_allclose(carried["w1"], dual["w1"] + shift - estimate["w1"], rtol=1e-6)
+    np.testing.assert_allclose(carried["w1"], dual["w1"] + shift - estimate["w1"], rtol=FORMULA)
     assert (carried["w2"] == dual["w2"]).all()
     assert toys.largest_difference(part.next_steps(dual, *rows, ctx), dual) == 0  # the pass for the gradient
 

@@ -8,6 +8,7 @@ import reference
 import toys
 from methods import float64, hand, steps
 from methods.steps import moved, zeros
+from rounding import DOUBLE
 
 from fedjax_bal.optim import optimizer, schedule
 from fedjax_bal.options import LocalTraining, Participation
@@ -105,7 +106,7 @@ def test_the_rate_falls_by_equal_amounts_and_the_sum_counts_them():
         found = part.updates(updates, updates, ctx._replace(steps_state={part.slot: carry}))
         shares.append(float(found["w1"][0, 0] / updates["w1"][0, 0]))
         carry = part.next_steps(carry, hand.outputs(hand.draw(hand.ROWS, hand.CLASSES)), hand.batch(), ctx)
-    np.testing.assert_allclose(shares, [1.0, 0.8, 0.6], rtol=1e-12)
+    np.testing.assert_allclose(shares, [1.0, 0.8, 0.6], rtol=DOUBLE)
     start, end, zero = hand.variables(1), hand.variables(2), zeros(hand.weights(0))
     of_client = hand.context(broadcast={"ControlVariates": zero}, memory={"ControlVariates": zero})
     outcome = Outcome(start, end, jnp.array(3), jnp.array(0.3), of_client)

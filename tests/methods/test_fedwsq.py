@@ -8,6 +8,7 @@ import pytest
 import toys
 from methods import float64
 from methods.heads import network
+from rounding import DOUBLE
 
 from fedjax_bal import models
 from fedjax_bal.methods.fedwsq import LEVELS, quantised
@@ -44,7 +45,7 @@ def test_fedwsq_equals_its_transcription(bits, everything):
     state = float64.run(sim)
     float64.assert_equal(state.variables.params, weights)
     kept = state.server["QuantisedUpdates"]
-    np.testing.assert_allclose([kept[f"['{name}']"] for name in deviations], list(deviations.values()), rtol=1e-12)
+    np.testing.assert_allclose([kept[f"['{name}']"] for name in deviations], list(deviations.values()), rtol=DOUBLE)
     assert used == set(range(2**bits))
 
 
@@ -56,12 +57,14 @@ def test_levels_are_the_nearest_and_odd_numbers_do_no_harm():
         assert np.asarray(quantised(np.array([-np.inf, np.inf]), bits)).tolist() == [levels[0], levels[-1]]
 
 
+@pytest.mark.slow
 def test_updates_that_are_not_finite_are_still_noticed():
     sim = float64.simulation(combine(faults(clients=list(range(float64.N))), fedwsq(everything=True)))
     with pytest.raises(Exception, match="not finite"):
         float64.run(sim)
 
 
+@pytest.mark.slow
 def test_a_frozen_classifier_stays():
     recipe = combine(fedbabu(), fedwsq(bits=1, everything=True))
     sim = float64.simulation(recipe, model=network(), rounds=1)
@@ -80,5 +83,5 @@ def test_layers_of_residual_networks():
 
 def test_a_network_of_two_layers_has_nothing_to_quantise():
     small = models.build("mlp", toys.CLASSES, (1, toys.WIDTH, 1), hidden=(3,))
-    with pytest.raises(ValueError, match="fedwsq: received the model mlp, which has no layers but"):
+    with pytest.raises(ValueError, match="fedwsq: received the model mlp"):
         fedwsq().parts[0].check(type("Setting", (), {"model": small}))

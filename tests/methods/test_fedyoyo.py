@@ -9,6 +9,7 @@ import pytest
 import reference
 import toys
 from methods import float64, hand
+from rounding import DOUBLE, FORMULA
 
 from fedjax_bal.methods import fedyoyo as MODULE
 from fedjax_bal.parts import MixedPrior, TwoViews
@@ -58,7 +59,7 @@ def test_effective_sizes_of_a_batch_equal_their_transcription():
     features[3] = means[hand.LABELS[3]]  # a row without length
     found = MODULE.effective_sizes(jnp.array(features), jnp.array(hand.LABELS), jnp.array(hand.REAL), jnp.array(means))
     wanted = sizes_of_batch(features[hand.REAL], hand.LABELS[hand.REAL], means)
-    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    np.testing.assert_allclose(found, wanted, rtol=DOUBLE)
     assert wanted[3] == 1 and wanted[2] == 0 and wanted[0] > 1
 
 
@@ -89,8 +90,8 @@ def test_the_server_smooths_sizes_and_ignores_jumps():
         state = smoothed(state, [report])
         server = server._replace(aggregate=Aggregate(None, {part.slot: jnp.array(report)}, None, None))
         server = server._replace(state=part.update(None, server))
-        np.testing.assert_allclose(server.state.sizes, state, rtol=1e-12)
-        np.testing.assert_allclose(part.broadcast(None, server)[1], state / state.sum(), rtol=1e-12)
+        np.testing.assert_allclose(server.state.sizes, state, rtol=DOUBLE)
+        np.testing.assert_allclose(part.broadcast(None, server)[1], state / state.sum(), rtol=DOUBLE)
     assert state[2] == 1 and state[1] > 4
 
 
@@ -146,7 +147,7 @@ def test_fedyoyo_equals_its_transcription(repeated, monkeypatch):
         sizes = smoothed(sizes, reports)
         weights = float64.plus(weights, float64.mean(float64.by_size(cohort), changes))
     state = float64.run(sim)
-    np.testing.assert_allclose(state.server["MixedPrior"].sizes, sizes, rtol=1e-6)
+    np.testing.assert_allclose(state.server["MixedPrior"].sizes, sizes, rtol=FORMULA)
     float64.assert_equal(state.variables.params, weights)
     assert min(rights) < 0.9 and max(rights) > 0.3
 
@@ -174,5 +175,5 @@ def test_views_of_one_row_and_of_padding():
 
 
 def test_added_rows_are_refused():
-    with pytest.raises(ValueError, match="fedyoyo: received Fakes, which adds rows"):
+    with pytest.raises(ValueError, match="fedyoyo: received Fakes"):
         float64.simulation(combine(fedyoyo(), cbfl(0, generator="gaussian")))

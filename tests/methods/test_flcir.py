@@ -147,7 +147,7 @@ def test_the_probe_sees_the_gradients_of_each_class(scope):
     ctx = type("Ctx", (), {"federation": jax.tree.map(jnp.asarray, federation()), "model": model})()
     outcome = Outcome(end, end, None, None, ctx)
     inverse = 1 / norms(jax.device_get(end.params), scope)
-    got = CompositionProbe(scope=scope).probe(outcome)
+    got = jax.jit(lambda: CompositionProbe(scope=scope).probe(outcome))()
     np.testing.assert_allclose(got, inverse / inverse.sum(), rtol=1e-10)
 
 
@@ -160,7 +160,7 @@ def test_a_cohort_of_everybody_is_not_damped():
 
 
 def test_a_rival_without_compositions_is_refused():
-    with pytest.raises(ValueError, match="learns from 'composition', which no part of the recipe fedavg"):
+    with pytest.raises(ValueError, match="learns from 'composition'"):
         simulation(fedavg(), participation=replace(CLIENTS, selector=Choice("cucb")))
     with pytest.raises(ValueError, match="chooses clients itself"):
         simulation(flcir(), participation=Participation(selector=toys.chosen([[0], [1]])))
@@ -176,7 +176,7 @@ def test_unbalanced_rows_are_refused():
 
 @pytest.mark.parametrize("other", [ldam(), fednh(), fedetf()], ids=lambda recipe: recipe.name)
 def test_the_closed_form_is_refused_for_a_classifier_of_cosines(other):
-    with pytest.raises(ValueError, match="received scope 'output' and the model .*: take scope 'network'"):
+    with pytest.raises(ValueError, match="received scope 'output' and the model"):
         simulation(combine(flcir(scope="output"), other), model=network())
     simulation(combine(flcir(scope="network"), other), model=network())
     simulation(flcir(scope="output"), model=network())

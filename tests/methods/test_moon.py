@@ -13,6 +13,7 @@ import reference
 import toys
 from methods import float64
 from methods.heads import network
+from rounding import DOUBLE, FORMULA, SUM
 
 from fedjax_bal import models
 from fedjax_bal.models.heads import with_projection
@@ -175,10 +176,10 @@ def test_representations_of_zeros_have_a_finite_loss_and_gradient():
         return ModelContrast().loss(outputs, batch, {}, context(last, True, one, projecting()))
 
     for representation, last in ((images, zero), (jnp.zeros((2, 2)), one), (jnp.zeros((2, 2)), zero)):
-        value, slope = jax.value_and_grad(loss)(representation, last)
+        value, slope = jax.jit(jax.value_and_grad(loss))(representation, last)
         assert np.isfinite(slope).all()
         expected = np.log(2) if not representation.any() else (np.log(2) + np.log1p(np.exp(-2))) / 2
-        assert float(value) == pytest.approx(expected, rel=1e-12)
+        assert float(value) == pytest.approx(expected, rel=DOUBLE)
 
 
 @pytest.mark.slow
@@ -199,7 +200,7 @@ def test_batch_statistics_are_remembered_and_used():
             for x in (outputs.projection, *(model.apply(v, images, train=False)[0].projection for v in (start, after)))
         )
         difference = (cosine_and_slope(z, p)[0] - cosine_and_slope(z, s)[0]) / 0.5
-        assert float(got) == pytest.approx(np.log1p(np.exp(difference)).mean(), rel=1e-5)
+        assert float(got) == pytest.approx(np.log1p(np.exp(difference)).mean(), rel=SUM)
         assert abs(difference).max() > 1e-4
 
 
@@ -207,20 +208,24 @@ def test_batch_statistics_are_remembered_and_used():
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", quick.only(["mlp", "rebafl_cifar", "tiny_bn"], "mlp"))
+@pytest.mark.parametrize("name", quick.only(["mlp", "tiny_bn"], "mlp"))
 def test_a_projected_network_shares_its_start_and_classifies_its_features(name, form):
     with jax.enable_x64(False):
         shape = (16, 16, 1)
         plain = models.build(name, 4, shape)
         model = with_projection(plain, form, 7)
-        before, variables = (m.init(jax.random.key(5)) for m in (plain, model))
+        before, variables = (jax.jit(m.init)(jax.random.key(5)) for m in (plain, model))
         shared = [key for key in before.params if form != "head" or key != "head"]
         for key in shared:
             assert toys.largest_difference(variables.params[key], before.params[key]) == 0
-        images = jax.random.normal(jax.random.key(1), (3, *shape))
-        usual, _ = plain.apply(before, images, train=False)
-        outputs, after = model.apply(variables, images, train=False)
-        np.testing.assert_allclose(model.head(variables.params, outputs.features), outputs.logits, rtol=1e-6, atol=1e-6)
+        images = np.random.default_rng(1).normal(size=(3, *shape)).astype(np.float32)
+        (usual, _), (outputs, after) = (
+            jax.jit(lambda own, m=m: m.apply(own, images, train=False))(own)
+            for m, own in ((plain, before), (model, variables))
+        )
+        np.testing.assert_allclose(
+            model.head(variables.params, outputs.features), outputs.logits, rtol=FORMULA, atol=FORMULA
+        )
         assert toys.largest_difference(after, variables) == 0
         if form == "head":
             assert outputs.features.shape == (3, 7)

@@ -8,6 +8,7 @@ import reference
 import toys
 from methods import float64, hand
 from methods.heads import as_numpy, descended, flat, flat_images, gradient, network, retrained
+from rounding import DOUBLE
 
 from fedjax_bal.engine.device import purpose_key, training_key
 from fedjax_bal.methods.prototypes import FeatureSums
@@ -84,7 +85,7 @@ def test_mixed_features_equal_their_transcription(size):
     prototypes, features, key = hand.draw(C, F), hand.draw(12, F, seed=1), jax.random.key(size)
     given = (jnp.array(prototypes), jnp.array(features), jnp.array(size), 7, 0.35, 0.95)
     wanted = virtual(key, prototypes, features[:size], 7, 0.35, 0.95, 12)
-    np.testing.assert_allclose(mixed_features(key, *given), wanted, rtol=1e-12)
+    np.testing.assert_allclose(mixed_features(key, *given), wanted, rtol=DOUBLE)
     padded = jnp.concatenate([given[1], jnp.ones((24, F))])
     np.testing.assert_array_equal(mixed_features(key, given[0], padded, *given[2:]), mixed_features(key, *given))
 

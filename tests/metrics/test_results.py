@@ -50,7 +50,7 @@ def test_the_best_is_the_first_of_the_best():
 
 BAD = [
     ({"patience": 0}, "early_stopping.patience: received 0"),
-    ({"metric": "test_accuracy"}, "early_stopping.metric: received 'test_accuracy'; .*allowed: validation_accuracy"),
+    ({"metric": "test_accuracy"}, "early_stopping.metric: received 'test_accuracy'"),
     ({"min_delta": -1}, "early_stopping.min_delta: received -1"),
 ]
 

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import quick
 from jax import lax
 
 from fedjax_bal.models.convolution import automatic, builtin, convolution, rules
+
+pytestmark = pytest.mark.slow  # whether this machine can is tried in another process
 
 # batch, image, channels in and out, kernel, strides, padding
 SHAPES = {
@@ -90,7 +91,7 @@ def traced(function, *given):
     return str(jax.make_jaxpr(function)(*given))
 
 
-@pytest.mark.parametrize("name", quick.only(SHAPES, "unequal", "in chunks", "cropping"))
+@pytest.mark.parametrize("name", SHAPES)
 def test_values_and_gradients_are_the_sums_written_out(name):
     *sizes, strides, padding = SHAPES[name]
     images, kernel = operands(*sizes)
@@ -99,10 +100,8 @@ def test_values_and_gradients_are_the_sums_written_out(name):
     assert_close(jax.jit(function)(images, kernel), written_out(images, kernel, strides, padding))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 200, 25))
-def test_random_shapes_are_the_sums_written_out(first):
-    for seed in range(first, first + 25):
+def test_random_shapes_are_the_sums_written_out():
+    for seed in range(8):
         rng = np.random.default_rng(seed)
         while True:
             batch, inputs, outputs = int(rng.integers(1, 65)), int(rng.integers(1, 131)), int(rng.integers(1, 131))
@@ -119,10 +118,9 @@ def test_random_shapes_are_the_sums_written_out(first):
         images, kernel = operands(batch, image, inputs, outputs, size, seed=seed)
         found = jax.jit(value_and_gradients, static_argnums=(2, 3))(images, kernel, strides, padding)
         assert_close(found, written_out(images, kernel, strides, padding))
-    jax.clear_caches()  # or else there are too many memory maps for further programs
 
 
-@pytest.mark.parametrize(("of_images", "of_kernel"), quick.only([(0, None), (None, 0), (0, 0)], (0, 0)))
+@pytest.mark.parametrize(("of_images", "of_kernel"), [(0, None), (None, 0), (0, 0)])
 def test_stacked_clients_take_turns_and_come_to_the_same(of_images, of_kernel):
     axes = (of_images, of_kernel)
     *sizes, strides, padding = SHAPES["unequal"]
@@ -145,7 +143,6 @@ def test_steps_in_a_loop_give_the_same_bits_whenever_they_are_repeated():
     assert set(again) == {np.asarray(first).tobytes()}
 
 
-@pytest.mark.slow
 def test_jax_does_not_save_programs_with_it_which_xla_can_not(tmp_path):
     program = f"""
 import warnings, jax, jax.numpy as jnp

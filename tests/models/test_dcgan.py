@@ -10,6 +10,7 @@ import pytest
 import quick
 from jax import lax
 from methods import gans
+from rounding import STEPS, SUM
 
 from fedjax_bal.models import convolution
 from fedjax_bal.models.dcgan import build_dcgan
@@ -61,7 +62,8 @@ def test_parameter_counts_and_shapes(shape, width, generator, discriminator):
     assert net[3:] == (100, shape)
 
 
-@pytest.mark.parametrize("train", quick.only([True, False], True))
+@pytest.mark.slow
+@pytest.mark.parametrize("train", [True, False])
 def test_every_layer_equals_float64(train):
     (generator, discriminator), generate, judge = tiny()
     wide = jax.tree.map(np.float64, (generator, discriminator))
@@ -69,10 +71,11 @@ def test_every_layer_equals_float64(train):
         (generate(generator, LATENTS, train=train), gans.generated(*wide[0], LATENTS.astype(float), SHAPE, train)),
         (judge(discriminator, IMAGES, train=train), gans.judged(*wide[1], IMAGES.astype(float), train)),
     ):
-        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-4)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), after.stats, stats)
+        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=STEPS)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=STEPS, atol=SUM), after.stats, stats)
 
 
+@pytest.mark.slow
 def test_rows_that_are_not_real_enter_no_statistics():
     (_, discriminator), _, judge = tiny()
     real = np.array([True, False, True, True, False, False])
@@ -81,11 +84,11 @@ def test_rows_that_are_not_real_enter_no_statistics():
         images = np.where(real[:, None, None, None], IMAGES, np.float32(filling))
         logits, after = judge(discriminator, images, train=True, real=real)
         wanted, stats = gans.judged(*wide, IMAGES[real].astype(float), True)
-        np.testing.assert_allclose(logits[real], wanted, rtol=1e-3, atol=1e-4)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), after.stats, stats)
+        np.testing.assert_allclose(logits[real], wanted, rtol=1e-3, atol=STEPS)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=STEPS, atol=SUM), after.stats, stats)
 
 
-@pytest.mark.parametrize("name", ["fast", "plain"])
+@pytest.mark.parametrize("name", quick.only(["fast", "plain"], "fast"))
 def test_doubling_is_the_convolution_of_images_spread_apart_and_so_is_its_gradient(name):
     kernel = RNG.normal(size=(4, 4, 2, 3)).astype(np.float32)
     weights = RNG.normal(size=(6, 16, 24, 3)).astype(np.float32)
@@ -95,15 +98,17 @@ def test_doubling_is_the_convolution_of_images_spread_apart_and_so_is_its_gradie
         pads = ((2, 2), (2, 2))
         return lax.conv_general_dilated(images, kernel, (1, 1), pads, (2, 2), dimension_numbers=layout)
 
+    @functools.partial(jax.jit, static_argnums=0)
+    def results(form, images, kernel):
+        total = lambda images, kernel: (jnp.sin(form(images, kernel)) * weights).sum()
+        return form(images, kernel), *jax.grad(total, (0, 1))(images, kernel)
+
     ours = functools.partial(doubling(convolution.of_name(name)), strides=(1, 1), padding=PADS)
-    total = lambda form: lambda images, kernel: (jnp.sin(form(images, kernel)) * weights).sum()
-    for got, wanted in (
-        (ours(IMAGES, kernel), apart(IMAGES, kernel)),
-        *zip(*(jax.jit(jax.grad(total(form), (0, 1)))(IMAGES, kernel) for form in (ours, apart)), strict=True),
-    ):
+    for got, wanted in zip(results(ours, IMAGES, kernel), results(apart, IMAGES, kernel), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_weights_start_normal_and_narrow():
     both = jax.jit(build_dcgan((16, 16, 3), 32).init)(jax.random.key(3))
     kernels = 0
@@ -120,10 +125,10 @@ def test_weights_start_normal_and_narrow():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (((8, 10, 1),), r"image_shape: received \(8, 10, 1\), must be .* multiples of 4"),
-        (((8, 8),), r"image_shape: received \(8, 8\), must be \(height, width, channels\)"),
-        (((8, 8, 1), 1), "width: received 1, must be an integer of at least 2"),
-        (((8, 8, 1), 4, 0), "latent: received 0, must be an integer of at least 1"),
+        (((8, 10, 1),), r"image_shape: received \(8, 10, 1\)"),
+        (((8, 8),), r"image_shape: received \(8, 8\)"),
+        (((8, 8, 1), 1), "width: received 1"),
+        (((8, 8, 1), 4, 0), "latent: received 0"),
         (((8, 8, 1), 4, 3, "quick"), "convolution='quick' is unknown"),
     ],
 )
@@ -134,10 +139,10 @@ def test_sizes_that_it_can_not_have_are_refused(arguments, message):
 
 def test_rows_of_another_shape_are_refused():
     net = build_dcgan(SHAPE, WIDTH, LATENT)
-    (generator, discriminator), *_ = tiny()
-    with pytest.raises(ValueError, match=r"latents: received shape \(6, 1\), must be \[B, 3\]"):
+    generator, discriminator = jax.eval_shape(net.init, jax.random.key(0))
+    with pytest.raises(ValueError, match=r"latents: received shape \(6, 1\)"):
         net.generate(generator, LATENTS[:, :1], train=False)
-    with pytest.raises(ValueError, match=r"images: received shape \(6, 4, 12, 2\), must be \[B, 8, 12, 2\]"):
+    with pytest.raises(ValueError, match=r"images: received shape \(6, 4, 12, 2\)"):
         net.judge(discriminator, IMAGES[:, :4], train=False)
     with pytest.raises(ValueError, match=r"doubling: received a kernel of \(3, 3\)"):
         doubling(convolution.of_name("plain"))(IMAGES, np.ones((3, 3, 2, 1), np.float32), (1, 1), PADS)

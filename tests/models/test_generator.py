@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 from jax import lax
 from methods import faking
+from rounding import FORMULA, STEPS, SUM
 
 from fedjax_bal.models.convolution import of_name
 from fedjax_bal.models.generator import build_generator, enlarging
@@ -33,13 +35,13 @@ def weighed(images, kernel, name):
     return (enlarging(of_name(name))(images, kernel, *SETTINGS) * PLACES).sum()
 
 
-@pytest.mark.parametrize("name", ["fast", "plain"])
+@pytest.mark.parametrize("name", quick.only(["fast", "plain"], "fast"))
 def test_equals_enlarging_first(name):
     result = jax.jit(lambda images, kernel: enlarging(of_name(name))(images, kernel, *SETTINGS))(IMAGES, KERNEL)
-    np.testing.assert_allclose(result, enlarged_first(IMAGES, KERNEL), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(result, enlarged_first(IMAGES, KERNEL), rtol=STEPS, atol=STEPS)
 
 
-@pytest.mark.parametrize("name", ["fast", "plain"])
+@pytest.mark.parametrize("name", quick.only(["fast", "plain"], "fast"))
 def test_the_gradient_is_that_of_enlarging_first(name):
     def plainly(images, kernel):
         large = jnp.repeat(jnp.repeat(images, 2, 1), 2, 2)
@@ -48,14 +50,15 @@ def test_the_gradient_is_that_of_enlarging_first(name):
 
     wanted = jax.jit(jax.grad(plainly, (0, 1)))(IMAGES, KERNEL)
     got = jax.jit(jax.grad(lambda images, kernel: weighed(images, kernel, name), (0, 1)))(IMAGES, KERNEL)
-    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-4), got, wanted)
+    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=STEPS, atol=STEPS), got, wanted)
 
 
+@pytest.mark.slow
 def test_kernels_of_their_own_under_vmap():
     kernels, images = np.stack([KERNEL, -2 * KERNEL]), np.stack([IMAGES, IMAGES[::-1]])
     each = lambda images, kernel: enlarging(of_name("fast"))(images, kernel, *SETTINGS)
     wanted = [enlarged_first(i, k) for i, k in zip(images, kernels, strict=True)]
-    np.testing.assert_allclose(jax.jit(jax.vmap(each))(images, kernels), wanted, rtol=1e-4, atol=2e-4)
+    np.testing.assert_allclose(jax.jit(jax.vmap(each))(images, kernels), wanted, rtol=STEPS, atol=2e-4)
 
 
 @pytest.mark.parametrize(
@@ -117,33 +120,36 @@ def test_every_layer_equals_float64(train):
     _, variables, apply = tiny()
     images, after = apply(variables, LATENTS, LABELS, train=train)
     wanted, stats = faking.generated(*jax.tree.map(np.float64, variables), LATENTS, LABELS, train, SHAPE)
-    np.testing.assert_allclose(images, wanted, rtol=1e-3, atol=1e-4)
-    jax.tree.map(lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6), after.stats, stats)
+    np.testing.assert_allclose(images, wanted, rtol=1e-3, atol=STEPS)
+    jax.tree.map(lambda got, want: np.testing.assert_allclose(got, want, rtol=STEPS, atol=FORMULA), after.stats, stats)
     jax.tree.map(np.testing.assert_array_equal, after.params, variables.params)
 
 
+@pytest.mark.slow
 def test_training_normalises_every_channel_and_evaluation_takes_each_image_alone():
     _, variables, apply = tiny()
     images, _ = apply(variables, LATENTS, LABELS, train=True)
-    np.testing.assert_allclose(images.mean((0, 1, 2)), 0, atol=1e-5)
+    np.testing.assert_allclose(images.mean((0, 1, 2)), 0, atol=SUM)
     np.testing.assert_allclose(images.var((0, 1, 2)), 1, rtol=5e-3)
     evaluated, after = apply(variables, LATENTS, LABELS, train=False)
     jax.tree.map(np.testing.assert_array_equal, after, variables)
     labels = LABELS[::-1].copy()
     labels[0] = 0
     turned, _ = apply(variables, LATENTS[::-1].copy(), labels, train=False)
-    np.testing.assert_allclose(turned[1:], evaluated[::-1][1:], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(turned[1:], evaluated[::-1][1:], rtol=STEPS, atol=SUM)
     assert np.abs(turned[0] - evaluated[4]).max() > 0.01
 
 
+@pytest.mark.slow
 def test_labels_matter():
     _, variables, apply = tiny()
     noise = np.repeat(3 * LATENTS[:1], 5, axis=0)
     images, _ = apply(variables, noise, LABELS, train=False)
-    np.testing.assert_allclose(images[1], images[3], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(images[1], images[3], rtol=SUM, atol=FORMULA)
     assert min(np.abs(images[i] - images[j]).max() for i, j in ((0, 1), (0, 2), (1, 2))) > 0.01
 
 
+@pytest.mark.slow
 def test_it_starts_as_in_pytorch():
     variables = jax.jit(build_generator(40, (8, 8, 3), width=32).init)(jax.random.key(3))
     assert np.std(variables.params["embedding"]) == pytest.approx(1, rel=0.05)
@@ -182,11 +188,11 @@ def test_gradients_under_vmap_equal_plain_ones_one_by_one():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, (8, 8, 1)), "num_classes: received 0, must be an integer of at least 1"),
-        ((3, (8, 10, 1)), r"image_shape: received \(8, 10, 1\), must be .* multiples of 4"),
-        ((3, (8, 8)), r"image_shape: received \(8, 8\), must be \(height, width, channels\)"),
-        ((3, (8, 8, 1), 1), "width: received 1, must be an integer of at least 2"),
-        ((3, (8, 8, 1), 4, 0), "latent: received 0, must be an integer of at least 1"),
+        ((0, (8, 8, 1)), "num_classes: received 0"),
+        ((3, (8, 10, 1)), r"image_shape: received \(8, 10, 1\)"),
+        ((3, (8, 8)), r"image_shape: received \(8, 8\)"),
+        ((3, (8, 8, 1), 1), "width: received 1"),
+        ((3, (8, 8, 1), 4, 0), "latent: received 0"),
         ((3, (8, 8, 1), 4, 3, "quick"), "convolution='quick' is unknown"),
     ],
 )
@@ -196,6 +202,7 @@ def test_sizes_that_it_can_not_have_are_refused(arguments, message):
 
 
 def test_noise_of_another_length_is_refused():
-    generator, variables, _ = tiny()
-    with pytest.raises(ValueError, match=r"latents: received shape \(5, 1\) .* must be \[B, 3\] and \[B\]"):
+    generator = build_generator(CLASSES, SHAPE, WIDTH, LATENT)
+    variables = jax.eval_shape(generator.init, jax.random.key(0))
+    with pytest.raises(ValueError, match=r"latents: received shape \(5, 1\)"):
         generator.apply(variables, LATENTS[:, :1], LABELS, train=False)

@@ -1,11 +1,14 @@
 """Dense products, max pooling and their derivatives against NumPy and JAX's own."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from rounding import FORMULA, SUM
 
 from fedjax_bal.models import layers
 from fedjax_bal.models.layers import FEW_ROWS, dense_product, max_pool, overlapping_max_pool
@@ -29,13 +32,15 @@ def test_values_and_derivatives_are_those_of_lax_alone_and_stacked(rows):
     rng = np.random.default_rng(0)
     inputs, kernel = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((3, rows, 5), (3, 5, 2)))
     for each in (lambda f: f(inputs[0], kernel[0]), lambda f: jax.vmap(f)(inputs, kernel)):
-        own, theirs = (each(lambda x, w, p=product: results(p, x, w)) for product in (dense_product, lax.dot_general))
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), own, theirs)
+        run = jax.jit(lambda product, each=each: each(lambda x, w: results(product, x, w)), static_argnums=0)
+        own, theirs = run(dense_product), run(lax.dot_general)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=SUM, atol=SUM), own, theirs)
 
 
 def test_inputs_with_more_axes_go_through_lax():
     inputs, kernel = jnp.ones((2, 3, 4)), jnp.ones((4, 5))
-    assert dense_product(inputs, kernel, (((2,), (0,)), ((), ()))).shape == (2, 3, 5)
+    product = jax.eval_shape(lambda: dense_product(inputs, kernel, (((2,), (0,)), ((), ()))))
+    assert product.shape == (2, 3, 5)
 
 
 def reference(images, cotangent):
@@ -56,7 +61,7 @@ def value_and_gradient(images, cotangent):
     return highest, *pullback(cotangent)
 
 
-@pytest.mark.parametrize("shape", [(2, 4, 6, 3), (1, 5, 4, 2), (2, 7, 3, 1), (1, 2, 2, 1)])
+@pytest.mark.parametrize("shape", [(2, 4, 6, 3), (2, 7, 5, 1)])
 @pytest.mark.parametrize("values", [2, 1000])
 def test_values_and_gradients_with_and_without_ties(shape, values):
     rng = np.random.default_rng(0)
@@ -68,19 +73,20 @@ def test_values_and_gradients_with_and_without_ties(shape, values):
     np.testing.assert_array_equal(gradient, expected[1])
 
 
+@pytest.mark.slow
 def test_stacked_equals_one_by_one_and_second_derivatives_exist():
     images = jax.random.normal(jax.random.key(1), (3, 2, 4, 5, 2))
     gradient = jax.jit(jax.grad(lambda x: (max_pool(x) ** 3).sum()))
     np.testing.assert_array_equal(jax.jit(jax.vmap(gradient))(images), jnp.stack([gradient(x) for x in images]))
     second = jax.jit(jax.grad(lambda x: gradient(x).sum()))(images[0])
     chosen = jax.jit(jax.grad(lambda x: max_pool(x).sum()))(images[0])
-    np.testing.assert_allclose(second, 6 * images[0] * chosen, rtol=1e-6)
+    np.testing.assert_allclose(second, 6 * images[0] * chosen, rtol=FORMULA)
 
 
 def test_nan_reaches_the_gradient():
-    images = jnp.full((1, 2, 2, 1), jnp.nan)
-    gradient = jax.jit(jax.grad(lambda x: (max_pool(x) ** 2).sum()))(images)
-    assert jnp.isnan(gradient).any()
+    images = np.full((2, 4, 6, 3), np.nan, np.float32)
+    highest, gradient = jax.jit(value_and_gradient)(images, np.ones((2, 2, 3, 3), np.float32))
+    assert np.isnan(highest).all() and (np.asarray(gradient).reshape(2, 2, 2, 3, 2, 3).sum((2, 4)) == 1).all()
 
 
 def overlapping_reference(images, cotangent):
@@ -101,7 +107,7 @@ def overlapping(images, cotangent):
     return highest, *pullback(cotangent)
 
 
-@pytest.mark.parametrize("shape", [(2, 5, 6, 2), (1, 4, 7, 1), (1, 1, 2, 1)])
+@pytest.mark.parametrize("shape", [(2, 5, 6, 2), (1, 1, 2, 1)])
 def test_overlapping_values_and_gradients_with_and_without_ties(shape):
     rng = np.random.default_rng(0)
     cotangent = rng.integers(-9, 9, (shape[0], -(-shape[1] // 2), -(-shape[2] // 2), shape[3])).astype(np.float32)
@@ -118,6 +124,7 @@ def test_overlapping_values_and_gradients_with_and_without_ties(shape):
 def test_the_relu_is_jax_s_with_all_of_its_derivatives():
     maps, weights = jnp.array([-jnp.inf, -2.0, -0.0, 0.0, 3.0, jnp.inf, jnp.nan]), jnp.arange(1.0, 8)
 
+    @functools.partial(jax.jit, static_argnums=0)
     def found(relu):
         slope = jax.grad(lambda maps: (relu(maps) * weights).sum())
         curvature = jax.grad(lambda maps: (relu(maps[1:5]) ** 3).sum())

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import quick
+from rounding import STEPS
 
 from fedjax_bal.models import BATCH_NORMALISED, MODELS, build, normalisation, normalisation_of, num_params
 from fedjax_bal.models.registry import _ENTRIES, options_of, read_options
@@ -21,10 +22,10 @@ LARGE = {"creff_resnet8", "mobilenetv2", "resnet18", "resnet18_cifar"}
 
 
 @functools.cache
-def small(name, convolution="fast"):
+def small(name):
     """A model on the smallest images, its variables, and a batch."""
-    model = build(name, 3, SMALL[name], convolution=convolution)
-    images = jax.random.normal(jax.random.key(1), (4, *SMALL[name])).astype(model.input_dtype)
+    model = build(name, 3, SMALL[name])
+    images = np.random.default_rng(1).normal(size=(4, *SMALL[name])).astype(model.input_dtype)
     return model, jax.jit(model.init)(jax.random.key(0)), images
 
 
@@ -108,9 +109,10 @@ def test_the_list_names_every_model_in_one_line():
     assert set(BATCH_NORMALISED) >= LARGE
 
 
-@pytest.mark.parametrize("name", quick.only(SMALL, "mlp", "rebafl_fmnist", "tiny_bn"))
+@pytest.mark.parametrize("name", SMALL)
 def test_model_describes_itself(name):
-    model, variables, _ = small(name)
+    model = build(name, 3, SMALL[name])
+    variables = jax.eval_shape(model.init, jax.random.key(0))
     assert (model.name, model.num_classes, model.input_shape) == (name, 3, SMALL[name])
     assert set(variables.params) == {"body", "head"}
     assert bool(variables.stats) == (name in BATCH_NORMALISED)
@@ -126,13 +128,14 @@ def test_tiny_bn_shows_its_maps_before_and_after_pooling():
     np.testing.assert_array_equal(pooled.reshape(4, -1), outputs.features)
 
 
+@pytest.mark.slow
 def test_norm_inputs_in_evaluation_are_those_of_the_batch():
     trained, evaluated = applied("tiny_bn", True)[0], applied("tiny_bn", False)[0]
     jax.tree.map(np.testing.assert_array_equal, trained.norm_inputs, evaluated.norm_inputs)
     assert applied("mlp", True)[0].norm_inputs == ()
 
 
-@pytest.mark.parametrize("name", ["mlp", "rebafl_cifar"])
+@pytest.mark.parametrize("name", quick.only(["mlp", "rebafl_cifar"], "mlp"))
 def test_initial_weights_are_uniform_within_one_over_the_root_of_fan_in(name):
     params = small(name)[1].params
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -144,6 +147,7 @@ def test_initial_weights_are_uniform_within_one_over_the_root_of_fan_in(name):
             np.testing.assert_allclose(np.std(leaf), bound / np.sqrt(3), rtol=0.1)
 
 
+@pytest.mark.slow
 def test_rebafl_activations():
     assert float(applied("rebafl_cifar", False)[0].features.min()) < -0.05
     features = applied("rebafl_fmnist", False)[0].features
@@ -154,7 +158,7 @@ def test_rebafl_activations():
     changed = Variables(variables.params | {"body": body}, {})
     negative, _ = jax.jit(lambda variables: model.apply(variables, images, train=False))(changed)
     before = jnp.where(features < 0, 100 * features, features)
-    np.testing.assert_allclose(negative.features, 0.01 * (before - 100), rtol=1e-4)
+    np.testing.assert_allclose(negative.features, 0.01 * (before - 100), rtol=STEPS)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -199,7 +203,7 @@ def test_errors_say_what_is_allowed(arguments, options, message):
 
 
 def test_equal_sizes_of_another_type_make_the_same_model():
-    with pytest.raises(ValueError, match=r"num_classes: received 7\.0, must be an integer"):
+    with pytest.raises(ValueError, match=r"num_classes: received 7\.0"):
         build("mlp", 7.0, (2, 2, 1))
     for shape in (28, (28.0, 28, 1)):
         with pytest.raises(ValueError, match=r"must be \(height, width, channels\)"):
@@ -216,7 +220,7 @@ def test_a_switch_of_a_network_is_an_option_without_further_ado():
     offered = options_of(Switched)
     assert list(offered) == ["conv_relu"] and offered["conv_relu"][1] is False
     assert read_options("mine", offered, {"conv_relu": True}) == {"conv_relu": True}
-    with pytest.raises(ValueError, match=r"model 'mine': conv_relu: received 1, must be true or false"):
+    with pytest.raises(ValueError, match="model 'mine': conv_relu: received 1"):
         read_options("mine", offered, {"conv_relu": 1})
 
 

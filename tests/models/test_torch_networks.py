@@ -3,10 +3,12 @@
 import flax.linen as nn
 import numpy as np
 import pytest
+from rounding import SUM
 
 from fedjax_bal import LocalTraining, data, optimizer, recipes, simulate
 from fedjax_bal.models import build, from_linen, from_nnx, weights_from_torch, weights_to_torch, with_weights
 
+pytestmark = pytest.mark.slow  # PyTorch and its networks take seconds
 torch = pytest.importorskip("torch")
 tnn = torch.nn
 SHAPE = (8, 6, 3)
@@ -53,7 +55,6 @@ def in_torch(net, inputs):
         return net.eval()(torch.from_numpy(np.ascontiguousarray(inputs))).numpy()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_there_and_back_both_predict_the_same_on_raw_inputs(dtype):
     rng = np.random.default_rng(0)
@@ -68,7 +69,7 @@ def test_there_and_back_both_predict_the_same_on_raw_inputs(dtype):
     federation = data.federate(images, labels, [np.arange(20), np.arange(20, 40)], 3, **constants)
     normalised = (images.astype(np.float32) / scale - constants["mean"]) / constants["std"]
     logits, _ = model.apply(weights, normalised, train=False)
-    np.testing.assert_allclose(in_torch(net, np.moveaxis(normalised, -1, 1)), logits.logits, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(in_torch(net, np.moveaxis(normalised, -1, 1)), logits.logits, atol=SUM, rtol=SUM)
 
     local = LocalTraining(batch_size=10, optimizer=optimizer("sgd", 0.05))
     end = simulate(
@@ -80,7 +81,7 @@ def test_there_and_back_both_predict_the_same_on_raw_inputs(dtype):
     raw = np.moveaxis(images, -1, 1).astype(np.float32)
     wanted = model.apply(end.variables, normalised, train=False)[0].logits
     assert abs(np.asarray(wanted - logits.logits)).max() > 0.01  # training has changed the network
-    np.testing.assert_allclose(in_torch(net, (raw - mean) / std), wanted, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(in_torch(net, (raw - mean) / std), wanted, atol=SUM, rtol=SUM)
 
 
 def test_mean_and_std_have_to_be_taken_out():
@@ -95,11 +96,11 @@ def test_mean_and_std_have_to_be_taken_out():
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        (lambda: network(batch=1e-3), r"received eps=0.001 of 1 \(BatchNorm2d\), must be 1e-05, as BatchNorm_0 of"),
-        (lambda: network(group=1e-6), r"received eps=1e-06 of 5 \(GroupNorm\), must be 1e-05, as GroupNorm_0 of"),
-        (lambda: network(layer=1e-6), r"received eps=1e-06 of 9 \(LayerNorm\), must be 1e-05, as LayerNorm_0 of"),
-        (lambda: network(first=tnn.BatchNorm2d(4, track_running_stats=False)), "received bias, weight for 1, must be"),
-        (lambda: network(first=tnn.InstanceNorm2d(4, affine=True)), "received bias, weight for 1, must be"),
+        (lambda: network(batch=1e-3), r"received eps=0.001 of 1 \(BatchNorm2d\)"),
+        (lambda: network(group=1e-6), r"received eps=1e-06 of 5 \(GroupNorm\)"),
+        (lambda: network(layer=1e-6), r"received eps=1e-06 of 9 \(LayerNorm\)"),
+        (lambda: network(first=tnn.BatchNorm2d(4, track_running_stats=False)), "received bias, weight for 1"),
+        (lambda: network(first=tnn.InstanceNorm2d(4, affine=True)), "received bias, weight for 1"),
         (
             lambda: network(first=tnn.InstanceNorm2d(4, affine=True, track_running_stats=True), activation=tnn.Tanh),
             "gives results on random inputs that differ",
@@ -117,7 +118,7 @@ def test_a_network_that_gives_other_results_is_refused(net, message):
 
 
 def test_flaxs_own_epsilons_are_refused_too():
-    with pytest.raises(ValueError, match=r"eps=1e-05 of 9 \(LayerNorm\), must be 1e-06"):
+    with pytest.raises(ValueError, match=r"eps=1e-05 of 9 \(LayerNorm\)"):
         weights_from_torch(from_linen(Net(layer_epsilon=1e-6), SHAPE, 3), network())
     weights_from_torch(from_linen(Net(layer_epsilon=1e-6), SHAPE, 3), network().state_dict())  # shows no epsilons
 
@@ -210,7 +211,7 @@ REFUSED = {
 def test_tensors_without_dense_numbers_are_refused_by_name(kind):
     state = linear().state_dict()
     state["2.weight"] = REFUSED[kind](state["2.weight"])
-    with pytest.raises(ValueError, match="state: received 2.weight, a tensor of torch.*, must be dense numbers"):
+    with pytest.raises(ValueError, match="state: received 2.weight, a tensor of torch"):
         weights_from_torch(build("mlp", 4, (6,), hidden=[5]), state)
 
 

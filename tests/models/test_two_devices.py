@@ -15,7 +15,7 @@ from models import onednn
 from fedjax_bal.models.convolution import automatic, of_name
 
 BATCHES = 4
-CALLS = 1600
+CALLS = 800
 
 
 def sums(convolve, images, kernel):

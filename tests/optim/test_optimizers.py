@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from rounding import FORMULA, STEPS, SUM
 
 from fedjax_bal.optim.optimizers import UNKNOWN, as_optimizer, optimizer, optimizer_names
 from fedjax_bal.optim.schedules import Opaque
@@ -29,7 +30,7 @@ def test_sgd_follows_pytorch():
         v = g if v is None else momentum * v + g
         w = w - rate * v
     built = optimizer("sgd", rate, momentum=momentum, weight_decay=decay)
-    assert steps(built, (1.0, -0.5, 0.3), 2.0) == pytest.approx(w, rel=1e-6)
+    assert steps(built, (1.0, -0.5, 0.3), 2.0) == pytest.approx(w, rel=FORMULA)
 
 
 def as_in_torch(name, gradients, w, rate, alpha=0.99):
@@ -60,16 +61,17 @@ IN_TORCH = {  # the settings that the guide's page coming_from gives
 def test_with_these_settings_optimizers_follow_pytorch_s_defaults(name):
     gradients = (1.0, -0.5, 0.3, 0.002, -0.1)
     wanted = as_in_torch(name, gradients, 2.0, 0.1)
-    assert steps(IN_TORCH[name](0.1), gradients, 2.0) == pytest.approx(wanted, rel=1e-6)
-    assert steps(optimizer(name, 0.1), gradients, 2.0) != pytest.approx(wanted, rel=1e-4)
+    assert steps(IN_TORCH[name](0.1), gradients, 2.0) == pytest.approx(wanted, rel=FORMULA)
+    assert steps(optimizer(name, 0.1), gradients, 2.0) != pytest.approx(wanted, rel=STEPS)
 
 
 def test_rmsprop_by_name_is_pytorch_s_with_another_alpha():
     gradients = (1.0, -0.5, 0.3, 0.002, 1e-6)
     built = optimizer("rmsprop", 0.1, eps_in_sqrt=False)
-    assert steps(built, gradients, 2.0) == pytest.approx(as_in_torch("rmsprop", gradients, 2.0, 0.1, 0.9), rel=1e-6)
+    assert steps(built, gradients, 2.0) == pytest.approx(as_in_torch("rmsprop", gradients, 2.0, 0.1, 0.9), rel=FORMULA)
 
 
+@pytest.mark.slow  # importing PyTorch takes seconds
 @pytest.mark.parametrize(("name", "of_torch"), [("rmsprop", "RMSprop"), ("adagrad", "Adagrad"), ("adamw", "AdamW")])
 def test_pytorch_itself_takes_the_same_steps(name, of_torch):
     torch = pytest.importorskip("torch")
@@ -78,13 +80,13 @@ def test_pytorch_itself_takes_the_same_steps(name, of_torch):
     for gradient in gradients:
         w.grad = torch.tensor(gradient)
         theirs.step()
-    assert steps(IN_TORCH[name](0.1), gradients, 2.0) == pytest.approx(w.item(), rel=1e-6)
+    assert steps(IN_TORCH[name](0.1), gradients, 2.0) == pytest.approx(w.item(), rel=FORMULA)
 
 
 def test_the_rate_decays_by_round():
     built = optimizer("sgd", 0.1, decay=0.996)
     assert built.rate(999) == pytest.approx(0.00182, abs=5e-6)  # the paper's three digits
-    assert steps(built, (1.0,), 0.0, round=10) == pytest.approx(-0.1 * 0.996**10, rel=1e-5)
+    assert steps(built, (1.0,), 0.0, round=10) == pytest.approx(-0.1 * 0.996**10, rel=SUM)
 
 
 def test_a_function_is_a_rate_by_round():
@@ -107,7 +109,7 @@ def test_schedules_of_optax_count_steps_and_injected_ones_rounds():
 def test_decoupled_decay_stays_with_the_optimizer_that_has_it():
     built = optimizer("adamw", 0.1, weight_decay=0.5)
     assert built.weight_decay is None
-    assert steps(built, (0.0,), 1.0) == pytest.approx(1 - 0.1 * 0.5, rel=1e-6)
+    assert steps(built, (0.0,), 1.0) == pytest.approx(1 - 0.1 * 0.5, rel=FORMULA)
 
 
 def test_no_momentum_means_none_whatever_optax_would_take():
@@ -124,19 +126,19 @@ def test_no_momentum_means_none_whatever_optax_would_take():
         (lambda: optimizer("sgd", 0.1, momentum=1.0), "momentum: received 1.0"),
         (lambda: optimizer("sgd", 0.1, nesterov=True), "nesterov: received without a momentum"),
         (lambda: optimizer("rmsprop", 0.1, nesterov=True), "nesterov: received without a momentum"),
-        (lambda: optimizer("adam", 0.1, b1=float("inf")), "b1: received inf, must be a finite number"),
+        (lambda: optimizer("adam", 0.1, b1=float("inf")), "b1: received inf"),
         (lambda: optimizer("sgd", 0.1, decay=0.0), "decay: received 0"),
-        (lambda: optimizer("sgd", 1e39), "learning_rate: received 1e\\+39, must be a finite number"),
+        (lambda: optimizer("sgd", 1e39), r"learning_rate: received 1e\+39"),
         (lambda: optimizer("sgd", -1.0), "learning_rate: received -1"),
-        (lambda: optimizer("sgd", 0.1, decay=1.5), "decay: received 1.5, must be a finite number from 0 to 1"),
+        (lambda: optimizer("sgd", 0.1, decay=1.5), "decay: received 1.5"),
         (
             lambda: optimizer("sgd", FALLING, schedule=FALLING),
             "received together with a learning rate",
         ),
         (lambda: optimizer("sgd", lambda round: 0.1 if round < 5 else 0.01), "use jax.numpy and jnp.where in place"),
-        (lambda: optimizer("sgd", lambda round: 0.1 - 0.1 * round), "is -0.1 at 2 .from 0., must be finite and at le"),
+        (lambda: optimizer("sgd", lambda round: 0.1 - 0.1 * round), "is -0.1 at 2 .from 0."),
         (lambda: optimizer("sgd", 0.1, schedule="cosine"), "schedule: received 'cosine', must come from"),
-        (lambda: as_optimizer("local.optimizer", "sgd"), "local.optimizer: received 'sgd', must be an optax.Gradient"),
+        (lambda: as_optimizer("local.optimizer", "sgd"), "local.optimizer: received 'sgd'"),
         (lambda: as_optimizer("server_optimizer", optax.sgd), "server_optimizer: received <function sgd .*optax.sgd.0"),
     ],
 )

@@ -12,8 +12,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 WIDTHS = (360, 400, 768, 1280, 1920)
 SWEEP = "name: mine\nsweep: [{partition.clients: [10, 200], paper.accuracy.fedavg: [0.5, 0.9]}, {lr: [0.1, 0.2]}]\n"
 pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium on the path"),
+    pytest.mark.nightly,
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 

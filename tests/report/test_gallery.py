@@ -11,6 +11,8 @@ from fedjax_bal.metrics import class_accuracies
 from fedjax_bal.report import gallery
 from fedjax_bal.report.gallery import class_samples, run_figures
 
+pytestmark = pytest.mark.slow
+
 ALWAYS = ["accuracy", "traffic", "classes", "predictions", "partition-1", "confusion-1"]
 
 
@@ -213,7 +215,6 @@ def test_what_methods_have_learnt_to_draw_stands_beside_real_images(folder):
     assert [axes.get_title() for axes in figure.axes] == ["mean", "UpCNN", "single"]
 
 
-@pytest.mark.slow
 def test_many_classes_and_methods_can_be_drawn(make_run, tmp_path):
     methods = tuple(f"method {place}" for place in range(9))
     folder = make_run(tmp_path / "many", methods=methods, classes=47, rounds=2, clients=5)

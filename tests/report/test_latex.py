@@ -1,7 +1,6 @@
 """Tables in LaTeX: chosen metrics for a paper, and all tables of a page."""
 
 import re
-import shutil
 import subprocess
 
 import pytest
@@ -13,7 +12,6 @@ from fedjax_bal.report import build
 from fedjax_bal.report.latex import find_metrics, paper_table
 from fedjax_bal.report.page import write_table
 
-PDFLATEX = shutil.which("pdflatex")
 DOCUMENT = r"""\documentclass{article}\usepackage{booktabs}\begin{document}
 \input{table}\input{tables}
 \end{document}"""
@@ -115,7 +113,7 @@ def test_an_unknown_metric_is_refused():
         str(refused.value).startswith("--table: received 'worst'; did you mean 'worst_class'")
         and len(str(refused.value)) < 120
     )
-    with pytest.raises(ValueError, match="--table: received 'finl'; did you mean 'final'. `fedjax-bal list metrics`"):
+    with pytest.raises(ValueError, match="--table: received 'finl'"):
         find_metrics(["worst_class", "finl"])
 
 
@@ -151,15 +149,14 @@ def test_the_command_writes_a_table_of_a_run_and_of_a_comparison(make_run, tmp_p
     assert [row[0] for row in rows] == ["Method", "FedAvg (a)", "rebafl (a)", "FedAvg (b)", "rebafl (b)"]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(PDFLATEX is None, reason="needs pdflatex on the path, with the package booktabs")
+@pytest.mark.nightly
 def test_latex_compiles_the_tables(make_run, make_cohorts, tmp_path):
     methods = ("fedavg", "*star_[x] 50% & {more} ~^\\ <b> $5 #1", "rebafl")
     folder = make_cohorts(make_run(tmp_path / "run", methods=methods, rounds=2))
     build(folder)
     write_table([folder], ["last5", "worst_class", "rounds_to_target"], bold=True)
     (folder / "paper.tex").write_text(DOCUMENT)
-    command = [str(PDFLATEX), "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
     assert done.returncode == 0, done.stdout[-2000:]
     assert (folder / "paper.pdf").stat().st_size > 10_000

@@ -8,6 +8,8 @@ import pytest
 
 from fedjax_bal.report.markup import Picture, _figures, reproduction
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["fedjax-bal", "run", "config.yaml"]
 
 

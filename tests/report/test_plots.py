@@ -28,6 +28,8 @@ from fedjax_bal.report.plots import (
     to_svg,
 )
 
+pytestmark = pytest.mark.slow
+
 CURVE = Curve(np.array([1, 2, 4]), np.array([0.2, 0.5, 0.6]), np.array([0.1, 0.4, 0.5]), np.array([0.3, 0.6, 1.2]))
 
 

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from report.conftest import edit_summary
+from rounding import STEPS
 
 from fedjax_bal.report.gallery import sweep_figures
 from fedjax_bal.report.published import paper_comparison_of_sweep
@@ -330,9 +331,9 @@ def test_runs_on_one_partition_are_averaged_first(tmp_path):
     own, other = rows[0], rows[1]
     # Of the means 0.55 and 0.71 the deviation is 0.16 / sqrt 2; with 1 degree of freedom the 0.975 quantile is 12.706.
     assert (float(own["mean"]), float(own["deviation"])) == pytest.approx((0.63, 0.16 / 2**0.5))
-    assert float(own["high"]) - float(own["mean"]) == pytest.approx(12.7062 * 0.08, rel=1e-4)
+    assert float(own["high"]) - float(own["mean"]) == pytest.approx(12.7062 * 0.08, rel=STEPS)
     assert (float(other["difference"]), other["pairs"]) == (pytest.approx(0.02), "2")
-    assert float(other["difference_low"]) == pytest.approx(0.02 - 12.7062 * 0.01, rel=1e-4)
+    assert float(other["difference_low"]) == pytest.approx(0.02 - 12.7062 * 0.01, rel=STEPS)
     assert "seeds on one partition are averaged" in latex
     assert r"other & 65.0 $\pm$ 12.7 & +2.0 {[}$-$10.7, +14.7{]} &" in latex
     assert r"lr 0.3 & 63.0 $\pm$ 11.3 & 65.0 $\pm$ 12.7 \\" in latex

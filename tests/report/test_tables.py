@@ -5,6 +5,7 @@ import io
 
 import numpy as np
 import pytest
+from rounding import STEPS, SUM
 
 from fedjax_bal.lab import RunClients, SweepFolder, as_csv
 from fedjax_bal.metrics import METRICS, NOTHING, REPORT_TABLES, ranked_clients
@@ -159,10 +160,10 @@ def test_csv_has_n_mean_deviation_and_intervals():
     assert (first["n"], first["difference"], first["pairs"]) == ("3", "", "")
     # With 2 degrees of freedom the 0.975 quantile of t is 4.3027.
     expected = {"mean": 0.6, "deviation": 0.1, "low": 0.6 - 4.3027 * 0.1 / 3**0.5, "high": 0.6 + 4.3027 * 0.1 / 3**0.5}
-    assert {key: float(first[key]) for key in expected} == pytest.approx(expected, abs=1e-5)
+    assert {key: float(first[key]) for key in expected} == pytest.approx(expected, abs=SUM)
     second = rows["[x] | 50%", "final_accuracy"]
     assert (float(second["difference"]), second["pairs"]) == (pytest.approx(0.15), "2")
-    assert float(second["difference_low"]) == pytest.approx(0.15 - 12.7062 * 0.05, abs=1e-4)
+    assert float(second["difference_low"]) == pytest.approx(0.15 - 12.7062 * 0.05, abs=STEPS)
     reached = rows["[x] | 50%", "rounds_to_target"]
     assert (reached["n"], reached["mean"], reached["deviation"], reached["low"]) == ("1", "3.0", "", "")
     assert rows["a_b", "rounds_to_target"]["n"] == "0" and ("a_b", "copies") not in rows

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import quick
 from contrib.privacy.linear import IMAGES, ROTATION, error, features, odd, same
+from rounding import FORMULA, STEPS, SUM
 
 from fedjax_bal.contrib.privacy import decode, features_of, fit_decoder, kl_to_standard_normal
 from fedjax_bal.contrib.privacy.decoder import Decoder
 from fedjax_bal.models import build
 
 OWN, SECRET = IMAGES[:200], IMAGES[200:]
-RNG = np.random.default_rng(1)
 fit = partial(fit_decoder, iterations=600, batch_size=32, rate=0.01, width=8, latent=3)
 
 
@@ -38,27 +38,27 @@ def test_gives_back_images_whose_features_are_a_rotation(kind):
 def test_upcnn_loss_is_the_squared_error_of_what_it_decodes():
     found = fitted("upcnn")
     value = found.decoder.apply({"params": found.variables.params}, *batch(found), jnp.zeros((50, 0)))
-    assert float(value) == pytest.approx(float(error(decode(found, features(SECRET)), SECRET).mean()), rel=1e-4)
+    assert float(value) == pytest.approx(float(error(decode(found, features(SECRET)), SECRET).mean()), rel=STEPS)
 
 
 @pytest.mark.slow
 def test_vae_loss_against_numpy():
     found = fitted("vae")
-    params, noise = {"params": found.variables.params}, RNG.normal(size=(50, 3)).astype(np.float32)
+    params, noise = {"params": found.variables.params}, np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32)
     network, (measured, images) = found.decoder, batch(found)
     mean, log_var = network.apply(params, images, method=lambda net, images: net.encoder(images))
     latents = np.asarray(mean) + np.exp(np.asarray(log_var)) ** 0.5 * noise
     again = np.asarray(network.apply(params, measured, latents, method="decode"))
     expected = (0.5 * ((again - images) ** 2).reshape(50, -1).sum(1) + divergence(mean, log_var)).mean()
-    assert float(network.apply(params, measured, images, noise)) == pytest.approx(expected, rel=1e-4)
+    assert float(network.apply(params, measured, images, noise)) == pytest.approx(expected, rel=STEPS)
 
 
 def batch(found):
     """Features measured as NumPy measures those of the attacker's own images, and images."""
     own = features(OWN)
     spread = np.sqrt(((own - own.mean(0)) ** 2).mean())
-    np.testing.assert_allclose(found.variables.stats["mean"], own.mean(0), rtol=1e-3, atol=1e-5)
-    assert float(found.variables.stats["spread"]) == pytest.approx(spread, rel=1e-4)
+    np.testing.assert_allclose(found.variables.stats["mean"], own.mean(0), rtol=1e-3, atol=SUM)
+    assert float(found.variables.stats["spread"]) == pytest.approx(spread, rel=STEPS)
     return (features(SECRET) - own.mean(0)) / spread, SECRET
 
 
@@ -72,10 +72,11 @@ def divergence(mean, log_var):
 
 
 def test_divergence_against_numpy_and_sampling():
-    mean, log_var = RNG.normal(size=(4, 3)), RNG.normal(size=(4, 3))
+    rng = np.random.default_rng(1)
+    mean, log_var = rng.normal(size=(2, 4, 3))
     got = kl_to_standard_normal(jnp.asarray(mean), jnp.asarray(log_var))
-    np.testing.assert_allclose(got, divergence(mean, log_var), rtol=1e-5)
-    noise = RNG.normal(size=(200_000, 4, 3))
+    np.testing.assert_allclose(got, divergence(mean, log_var), rtol=SUM)
+    noise = rng.normal(size=(200_000, 4, 3))
     drawn = mean + np.exp(log_var / 2) * noise
     ratio = (-(noise**2) / 2 - log_var / 2 + drawn**2 / 2).sum(-1)
     np.testing.assert_allclose(got, ratio.mean(0), atol=0.1)
@@ -98,15 +99,16 @@ def test_latents_are_0_or_drawn_by_the_key():
     found, latents = fitted("vae"), np.zeros((5, 3), np.float32)
     measured = (prototypes - found.variables.stats["mean"]) / found.variables.stats["spread"]
     expected = found.decoder.apply({"params": found.variables.params}, measured, latents, method="decode")
-    np.testing.assert_allclose(decode(found, prototypes), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(decode(found, prototypes), expected, rtol=STEPS, atol=SUM)
 
 
 @pytest.mark.parametrize("chunk", [3, 7, 100])
 def test_features_in_chunks_are_those_of_the_model_in_evaluation(chunk):
     model = build("tiny_bn", 3, (8, 8, 1))
-    variables, images = model.init(jax.random.key(0)), jnp.asarray(RNG.normal(size=(7, 8, 8, 1)), jnp.float32)
+    variables = jax.jit(model.init)(jax.random.key(0))
+    images = np.random.default_rng(1).normal(size=(7, 8, 8, 1)).astype(np.float32)
     expected = model.apply(variables, images, train=False)[0].features
-    np.testing.assert_allclose(features_of(model, variables, images, chunk=chunk), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(features_of(model, variables, images, chunk=chunk), expected, rtol=SUM, atol=FORMULA)
 
 
 WRONG = {"iterations": 0, "batch_size": 1.5, "width": 1, "latent": 0, "rate": float("nan")}
@@ -115,8 +117,8 @@ WRONG = {"iterations": 0, "batch_size": 1.5, "width": 1, "latent": 0, "rate": fl
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": "vea"}, "kind: received 'vea'; did you mean 'vae'. allowed: upcnn, vae"),
-        ({"images": OWN[:, :2]}, r"images: received shape \(200, 2, 4, 1\), must be \(A, 4, 4, 1\)"),
+        ({"kind": "vea"}, "kind: received 'vea'"),
+        ({"images": OWN[:, :2]}, r"images: received shape \(200, 2, 4, 1\)"),
         ({"images": OWN[:0]}, "A of at least 1"),
         ({"model": odd(), "images": np.zeros((2, 6, 6, 1))}, r"received \(6, 6, 1\).*multiples of 4"),
         *(({name: value}, f"{name}: received {value}") for name, value in WRONG.items()),
@@ -130,7 +132,7 @@ def test_refuses(changes, message):
 
 @pytest.mark.slow
 def test_decode_refuses_other_features():
-    with pytest.raises(ValueError, match=r"features: received shape \(2, 5\), must be \(M, 16\)"):
+    with pytest.raises(ValueError, match=r"features: received shape \(2, 5\)"):
         decode(fitted("upcnn"), np.zeros((2, 5)))
 
 

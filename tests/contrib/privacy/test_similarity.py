@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rounding import FORMULA, STEPS, SUM
 
 from fedjax_bal.contrib.privacy import nearest, recovered
 
@@ -23,7 +24,7 @@ def test_equals_brute_force_in_any_chunks(chunk):
     expected = brute(IMAGES, POOL)
     assert rows.dtype == jnp.int32 and distances.dtype == jnp.float32
     np.testing.assert_array_equal(rows, expected[0])
-    np.testing.assert_allclose(distances, expected[1], rtol=1e-5)
+    np.testing.assert_allclose(distances, expected[1], rtol=SUM)
 
 
 @pytest.mark.parametrize("chunk", [9, 23])
@@ -69,13 +70,13 @@ def test_refuses(images, pool, chunk, message):
 
 def test_recovery_against_numpy():
     correlations = [np.corrcoef(x.ravel(), y.ravel())[0, 1] for x, y in zip(IMAGES, POOL[:6], strict=True)]
-    np.testing.assert_allclose(recovered(IMAGES, POOL[:6]), correlations, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(recovered(IMAGES, POOL[:6]), correlations, rtol=STEPS, atol=FORMULA)
 
 
 def test_recovery_of_a_copy_and_of_a_constant():
     truth = np.stack([POOL[0], POOL[1], np.zeros_like(POOL[0])])
     images = np.stack([POOL[0], 3 * POOL[1] + 2, POOL[2]])
-    np.testing.assert_allclose(recovered(images, truth), [1.0, 1.0, 0.0], atol=1e-6)
+    np.testing.assert_allclose(recovered(images, truth), [1.0, 1.0, 0.0], atol=FORMULA)
 
 
 def test_recovery_refuses_other_shapes():

@@ -59,6 +59,7 @@ def test_every_tracker_has_an_extra_of_its_name():
         assert [entry.partition(">")[0] for entry in project["optional-dependencies"][name]] == [name]
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_unless_asked_for():
     look = "import sys, pathlib, fedjax_bal.cli.app, fedjax_bal.contrib.trackers as t; "
     look += "t.open_trackers([], pathlib.Path('x')); "

@@ -5,7 +5,6 @@ import os
 import struct
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -129,7 +128,7 @@ def test_after_another_error_the_run_keeps_its_id(tmp_path, monkeypatch, error):
     assert len(server.asked) == 2 and len({*server.asked}) == 1
 
 
-@pytest.mark.skipif(not find_spec("wandb"), reason="needs the extra [wandb]")
+@pytest.mark.nightly
 def test_offline_runs_hold_each_round_once_and_go_on_as_the_same_runs(tmp_path):
     printed, errors = session(tmp_path, "stopped", 2, 3)
     assert errors == ""

@@ -166,7 +166,7 @@ def test_a_large_alpha_is_an_even_split_over_the_owners():
 
 
 def test_extended_refuses():
-    with pytest.raises(ValueError, match="classes_per_client=6, but only 5 classes are present; take as many or fewer"):
+    with pytest.raises(ValueError, match="classes_per_client=6, but only 5 classes are present"):
         extended_dirichlet(rng(), FIVE, 10, 6, 1.0)
-    with pytest.raises(ValueError, match="a label with 100 rows has 101 owners.*take fewer clients"):
+    with pytest.raises(ValueError, match="a label with 100 rows has 101 owners"):
         extended_dirichlet(rng(), FIVE, 101, 5, 1.0)

@@ -128,14 +128,14 @@ def test_a_table_of_probabilities_makes_clients_of_equal_size_by_these_laws():
 @pytest.mark.parametrize(
     ("table", "holds", "message"),
     [
-        ([[1, 1]], "counts", "table has 1 rows for 2 clients; take 1 clients"),
+        ([[1, 1]], "counts", "table has 1 rows for 2 clients"),
         ([[1, 1], [1]], "counts", "table has rows of 1 to 2 numbers"),
         ([[5, 0, 0], [0, 1, 0]], "counts", "clients have 5 rows of class 0, but there are 4"),
         ([[0, 0, 0, 1], [0, 1, 0, 0]], "counts", "clients have 1 rows of class 3, but there are 0"),
-        ([[1, 0.5], [1, 1]], "counts", "client 0 has 0.5 rows of class 1; .* take holds=shares"),
-        ([[0, 0, 0, 1], [0, 1, 0, 0]], "shares", "share of class 3, but there are no rows of it"),
+        ([[1, 0.5], [1, 1]], "counts", "client 0 has 0.5 rows of class 1"),
+        ([[0, 0, 0, 1], [0, 1, 0, 0]], "shares", "share of class 3"),
         ([[0, 0], [0, 0]], "shares", "holds only zeros"),
-        ([[0, -1], [0, 0]], "counts", "table: received .*, each item a list, not empty, each item a finite number of"),
+        ([[0, -1], [0, 0]], "counts", "table: received .*, each item a list"),
     ],
 )
 def test_tables_that_can_not_be_dealt(table, holds, message):
@@ -292,8 +292,8 @@ def test_small_owners_can_be_left_out():
         ({"clients": 5}, "5 clients, but 4 writers or users have rows"),
         ({"clients": 2, "min_size": 3}, "2 clients, but 1 writers or users have at least 3 rows"),
         ({"clients": 2, "owners": None}, "natural needs a data set that says whose its images are"),
-        ({"clients": 2, "owners": OWNERS[:3]}, r"owners has shape \(3,\) .*; expected 8 integers"),
-        ({"clients": 2, "owners": OWNERS / 2}, "float64; expected 8 integers"),
+        ({"clients": 2, "owners": OWNERS[:3]}, r"owners has shape \(3,\)"),
+        ({"clients": 2, "owners": OWNERS / 2}, "float64"),
     ],
 )
 def test_what_has_no_solution_is_refused(options, message):

@@ -7,7 +7,8 @@ from data.partition.drawn import counts_of
 
 from fedjax_bal.data import partition
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what another library warns of is not ours to mend
+# What another library warns of is not ours to mend.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 REASON = "Flower Datasets is not installed; pip install 'fedjax_bal[flower]'"
 LABELS = np.repeat(np.arange(5), [120, 100, 80, 60, 40])
 CLIENTS, SEEDS = 8, range(50)

@@ -81,7 +81,7 @@ def test_which_rows_is_random_but_how_many_is_not():
 
 @pytest.mark.parametrize(
     ("clients", "alpha", "message"),
-    [(12, 0.9, "num_clients=12 for 10 classes; .* as 20"), (3, 0.9, "num_clients=3 for 10 classes; .* as 10")],
+    [(12, 0.9, "num_clients=12 for 10 classes"), (3, 0.9, "num_clients=3 for 10 classes")],
 )
 def test_refusals(clients, alpha, message):
     with pytest.raises(ValueError, match=message):
@@ -221,22 +221,25 @@ def test_mixed_clients_take_turns_at_the_pools_of_classes(sizes, clients, factor
         assert counts_of(labels, parts).tolist() == wanted.tolist()
 
 
+SEEDS = 250
+
+
 @pytest.mark.parametrize(
     ("scheme", "parameters"), [(local_long_tail, {"alpha": 1000.0}), (mixed_long_tail, {"tailed": 1.0})]
 )
 def test_every_class_is_as_often_the_smallest_of_a_client(scheme, parameters):
-    labels = np.repeat(np.arange(4), 1500)
-    drawn = [counts_of(labels, scheme(rng(seed), labels, 5, 1e4, **parameters)) for seed in range(1000)]
+    labels = np.repeat(np.arange(4), 300)
+    drawn = [counts_of(labels, scheme(rng(seed), labels, 5, 1e3, **parameters)) for seed in range(SEEDS)]
     smallest = [counts[0].argmin() for counts in drawn]  # the first client is served from full pools
-    shares = np.bincount(smallest, minlength=4) / 1000
-    np.testing.assert_allclose(shares, 0.25, atol=5 * np.sqrt(0.25 * 0.75 / 1000))
+    shares = np.bincount(smallest, minlength=4) / SEEDS
+    np.testing.assert_allclose(shares, 0.25, atol=5 * np.sqrt(0.25 * 0.75 / SEEDS))
 
 
 @pytest.mark.parametrize("scheme", [local_long_tail, mixed_long_tail])
 def test_rows_of_a_class_are_equally_likely_to_be_taken(scheme):
     labels = np.repeat(np.arange(3), 20)
     taken = np.zeros(60)
-    for seed in range(600):
-        taken[np.concatenate(scheme(rng(seed), labels, 3, 10.0))] += 1 / 600
+    for seed in range(SEEDS):
+        taken[np.concatenate(scheme(rng(seed), labels, 3, 10.0))] += 1 / SEEDS
     share = taken.mean()
-    np.testing.assert_allclose(taken, share, atol=5 * np.sqrt(share * (1 - share) / 600))
+    np.testing.assert_allclose(taken, share, atol=5 * np.sqrt(share * (1 - share) / SEEDS))

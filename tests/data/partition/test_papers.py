@@ -7,6 +7,7 @@ import pytest
 from data.partition.drawn import counts_of, rng
 from hypothesis import given
 from hypothesis import strategies as st
+from rounding import DOUBLE
 from scipy.stats import norm
 
 from fedjax_bal.config import ConfigError, load_config, resolved_yaml
@@ -195,11 +196,11 @@ def test_observed_sizes_from_a_configuration(tmp_path, key, text, value):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("partition.values=3", "partition.values: received 3, must be a list, not empty, each item a finite"),
-        ("partition.quantiles=[3]", r"partition.quantiles: received \[3\], must be a mapping, or a list of pairs, not"),
-        ("partition.quantiles={a: 3}", "partition.quantiles: received a mapping, must be a mapping, or a list of"),
-        ("partition.quantiles={}", "partition.quantiles: received an empty mapping, must be a mapping"),
-        ("partition.total=99999999999", "received 99999999999, must be an integer .*2147483647, or"),
+        ("partition.values=3", "partition.values: received 3"),
+        ("partition.quantiles=[3]", r"partition.quantiles: received \[3\]"),
+        ("partition.quantiles={a: 3}", "partition.quantiles: received a mapping"),
+        ("partition.quantiles={}", "partition.quantiles: received an empty mapping"),
+        ("partition.total=99999999999", "received 99999999999"),
     ],
 )
 def test_a_configuration_that_is_refused(tmp_path, override, message):
@@ -325,7 +326,7 @@ def test_options_of_the_47_classes_are_refused_for_others():
 
 def test_shares_of_ten_classes():
     density = norm.pdf([-2.7, -2.1, -1.5, -0.9, -0.3, 0.3, 0.9, 1.5, 2.1, 2.7])
-    np.testing.assert_allclose(normal_shares(10), density / density.sum(), rtol=1e-12)
+    np.testing.assert_allclose(normal_shares(10), density / density.sum(), rtol=DOUBLE)
     assert normal_shares(10).max() / normal_shares(10).min() == pytest.approx(np.exp(3.6))
     assert normal_shares(1).tolist() == [1.0]
     np.testing.assert_allclose(normal_shares(2), [0.5, 0.5])
@@ -491,11 +492,11 @@ def test_realworld_draws_rows_at_random():
 @pytest.mark.parametrize(
     ("labels", "clients", "options", "message"),
     [
-        (np.zeros(9, int), 3, {}, "labels has 1 class; each client gets 1 to C - 1"),
+        (np.zeros(9, int), 3, {}, "labels has 1 class"),
         (np.arange(10), 11, {}, "11 clients for 10 rows"),
         (np.repeat(np.arange(10), 5), 40, {}, "100 draws for 40 clients, 50 rows and kept=3 each left a client"),
-        (CIFAR, 100, {"discarded": [99]}, r"discarded=\[99\], but no row has label 99; there are \[0, 1, 2, .*, 9\]"),
-        (np.repeat([0, 1, 5], 50), 9, {}, r"no row has label 7; there are \[0, 1, 5\]: name some of these, or set"),
+        (CIFAR, 100, {"discarded": [99]}, r"discarded=\[99\], but no row has label 99"),
+        (np.repeat([0, 1, 5], 50), 9, {}, "no row has label 7"),
     ],
 )
 def test_realworld_refuses(labels, clients, options, message):

@@ -80,7 +80,7 @@ def test_a_file_of_the_other_cifar(tmp_path):
 
 def test_missing_files(folder10, tmp_path):
     (folder10 / "data_batch_2.bin").unlink()
-    with pytest.raises(DataError, match=r"cifar-10-batches-bin lacks data_batch_2\.bin; .*unpack it") as told:
+    with pytest.raises(DataError, match=r"cifar-10-batches-bin lacks data_batch_2\.bin") as told:
         load("cifar10", tmp_path)
     assert not isinstance(told.value, MissingError)  # for which a prepared copy would be read
     with pytest.raises(DataError, match=r"looked for train\.bin, test\.bin in .*cifar-100-binary, "):

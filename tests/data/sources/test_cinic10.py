@@ -159,5 +159,5 @@ def test_a_class_that_is_deleted_after_preparation_is_missed(cinic):
 
 
 def test_without_a_folder_it_says_what_to_do():
-    with pytest.raises(DataError, match=r"doesn't have it; pass --data-dir .* train/ and test/ .* CINIC-10/ with them"):
+    with pytest.raises(DataError, match="doesn't have it"):
         load("cinic10")

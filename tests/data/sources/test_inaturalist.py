@@ -216,9 +216,9 @@ def test_missing_files_are_named(natural):
     with pytest.raises(DataError, match=r"val1\.jpg: can't be read"):
         read_inaturalist(data_dir, 32)
     (data_dir / "val2019.json").unlink()
-    with pytest.raises(DataError, match=r"looked for train2019.json, val2019.json in .*inat2019, .*; unpack train2"):
+    with pytest.raises(DataError, match="looked for train2019.json, val2019.json in .*inat2019"):
         load("inaturalist2019_32", data_dir)
-    with pytest.raises(DataError, match=r"doesn't have it; pass --data-dir .* train2019.json, val2019.json and"):
+    with pytest.raises(DataError, match="doesn't have it"):
         load("inaturalist2019")
 
 

@@ -1,0 +1,3 @@
+"""Run folders."""
+
+from small_run import trained  # noqa: F401
