@@ -6,6 +6,7 @@ from functools import cache
 from itertools import pairwise
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import toys
@@ -123,6 +124,15 @@ def test_the_global_model_on_what_was_held_out_equals_numpy():
     wanted = np.zeros_like(hits)
     np.add.at(wanted, (owners, stored.labels[stored.tests.rows]), right)
     assert hits.tolist() == wanted.tolist()
+
+
+def test_a_clients_own_test_rows_are_counted_two_at_a_time():
+    _, advance = all_together()
+    network, store = toys.network(), jax.tree.map(jnp.asarray, federation())
+    variables, none = advance.snapshot.state.variables, jnp.zeros(toys.CLASSES, int)
+    count = lambda client: evaluation._hits_of_client(network, variables, store, client, 2, none)
+    assert advance.client_hits is not None and np.diff(store.tests.offsets).max() > 4
+    assert jax.lax.map(count, jnp.arange(10)).tolist() == advance.client_hits.tolist()
 
 
 @pytest.mark.slow
