@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -62,6 +63,8 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.arrived = False
+        self._times = 0
+        self._repeating = False
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # ignored in background jobs
             signal.signal(signal.SIGINT, self._raise)
         self._unraisable = sys.unraisablehook
@@ -69,6 +72,9 @@ class Interrupts:
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
         self.arrived = True
+        if self._repeating:  # what is raised now would be lost, too
+            return
+        self._times += 1
         # Some extension modules crash if they are interrupted while they are loaded, others drop the interrupt. Nothing
         # is lost here: files are replaced as a whole.
         while frame is not None:
@@ -83,10 +89,17 @@ class Interrupts:
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             self._unraisable(unraisable)
             return
+        self._repeating = True
+        threading.Thread(target=self._signal_again, args=(self._times,), daemon=True).start()
+        self._repeating = False
+
+    def _signal_again(self, times: int) -> None:
+        """Signals until the handler has run again: one that comes just before a blocking wait wouldn't end the wait."""
         main = threading.main_thread().ident
-        again = threading.Timer(0.01, signal.pthread_kill, [main, signal.SIGINT])  # a signal also ends a blocking wait
-        again.daemon = True
-        again.start()
+        time.sleep(0.01)
+        while main and self._times == times:
+            signal.pthread_kill(main, signal.SIGINT)
+            time.sleep(0.1)
 
 
 def _similar(error: UnicodeError) -> tuple[str, int]:

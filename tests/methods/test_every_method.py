@@ -1,5 +1,6 @@
 """Every recipe has a test file, named after it or shared with others: injected faults in tests/engine."""
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -29,8 +30,8 @@ def test_every_recipe_has_a_test_file(name):
 
 
 def test_recipes_and_parts_export_every_method():
-    own = [vars(module).values() for name, module in sys.modules.items() if name.startswith("fedjax_bal.methods.")]
-    types = [thing for things in own for thing in things if isinstance(thing, type)]
-    names = {kind.__name__ for kind in types if issubclass(kind, Part) and kind.__name__[0] != "_"}
-    assert names <= set(parts.__all__)
+    modules = [module for name, module in sys.modules.items() if name.startswith("fedjax_bal.methods.")]
+    types = [thing for module in modules for thing in vars(module).values() if isinstance(thing, type)]
+    names = {kind.__name__ for kind in types if issubclass(kind, Part) and dataclasses.is_dataclass(kind)}
+    assert {name for name in names if name[0] != "_"} <= set(parts.__all__)
     assert set(RECIPES) <= set(recipes.__all__)
