@@ -4,6 +4,7 @@ python tests/mutants.py RESULTS                   # draws them, and writes a lin
 python tests/mutants.py RESULTS --first BEFORE    # those of an earlier run, first against what caught them then
 
 Called again, it goes on where it was. cosmic-ray and mutmut know one test command for all mutants; ours takes minutes.
+What survives may still be caught by a test that is further away.
 """
 
 import argparse
