@@ -1,6 +1,6 @@
 """Damaged and hostile files: everything that reads files succeeds, or says what is wrong.
 
-    FUZZ_EXAMPLES=2000 pytest --all tests/fuzz      (for each reader; otherwise 8, and 40 with --nightly)
+    FUZZ_EXAMPLES=2000 pytest --all --nightly tests/fuzz  (for each reader; otherwise 8, and 40 with --nightly)
 
 Hypothesis changes valid files as bytes and as trees. No reader may end with a traceback, hang, unpickle anything,
 or write outside of its folder.
