@@ -61,6 +61,7 @@ def test_the_readme_names_every_recipe(name):
     assert f"`{name}`" in included, "add it to the table of What's included"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "page", [README, *(ROLES.with_name(f"{name}.md") for name in EXAMPLES)], ids=lambda page: page.stem
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import quick
 import typer
 from blocks import can_run
 from rounding import SUM
@@ -80,7 +81,7 @@ def run_command(words):
     assert result.exit_code == 0, (words, result.output)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", quick.only(PAGES, "own_data", "extending", "paper_tables", others=pytest.mark.nightly))
 def test_the_blocks_of_a_page_run(page, small):
     if page == "own_data":  # the quickstart's other methods don't take all data
         small.write_text(small.read_text().replace("methods: [fedavg, rebafl]\n", ""))
@@ -99,6 +100,7 @@ def test_every_run_of_the_sweeps_file_can_be_set_up(tmp_path, monkeypatch):
     assert "24 runs from 8 points" in result.output and "set up" not in result.output
 
 
+@pytest.mark.nightly
 def test_weights_go_in_and_models_out(small, capsys):
     pytest.importorskip("flatbuffers")
     shapes = {"0": (16, 1, 5, 5), "3": (32, 16, 5, 5), "7": (128, 32 * 7 * 7), "9": (10, 128)}
@@ -119,7 +121,7 @@ def test_results_are_explained(small):
     page = (GUIDE / "reading_results.md").read_text()
     named = {name.rstrip("/") for name in re.findall(r"`([\w.*/-]+)`", page)}
     run_command(["run"])
-    run_command(["sweep", "training.lr=0.01,0.1", "name=rates"])
+    run_command(["sweep", "lr=0.01,0.1", "name=rates"])
     blocks = BLOCK.finditer((GUIDE / "own_data.md").read_text())
     run_blocks("".join(block.group() for block in blocks if "patients.csv" in block.group()))
     assert len(run_blocks(page)["fedavg"]) == 4

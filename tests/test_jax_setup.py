@@ -159,7 +159,7 @@ print(jax.jit(jax.shard_map(meet, mesh=jax.make_mesh((2,), ("d",)), in_specs=P()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_device_waits_a_day_for_the_others_unless_the_user_says_otherwise():
     done = python(f"{STALLED}import os; print(os.environ['XLA_FLAGS'])", JAX_PLATFORMS="cpu")
     assert done.stdout.startswith("2.0\n") and "terminate_timeout_seconds=86400" in done.stdout, done.stderr
@@ -246,7 +246,7 @@ def test_a_network_computes_the_same_under_a_users_settings():
                 np.testing.assert_array_equal(forward(), wanted)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_without_jit_a_run_names_the_setting_and_a_step_runs():
     pair = make_round(recipes.fedavg(), toys.network(), toys.federation(), local=LOCAL)
     key, plan = jax.random.key(0), (np.arange(2)[:, None], np.ones((2, 1), bool))

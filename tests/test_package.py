@@ -44,7 +44,7 @@ def test_the_wheel_holds_the_package_and_its_configurations_and_works_alone(tmp_
     assert "papers/rebafl/table1_fmnist_m20" in run("fedjax_bal", "list", "configs", **alone)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_guide_builds_without_a_warning():
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     build = ["bash", str(ROOT / ".ci" / "guide" / "build")]

@@ -137,6 +137,7 @@ def day(tmp_path, *words):
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.nightly
 def test_a_tiny_job_runs_and_is_not_repeated(tmp_path):
     name = "speed-W3-lanes-float32"
     first = day(tmp_path, "--only", name)

@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import quick
 import small_run
 from typer.testing import CliRunner
 
@@ -287,7 +288,7 @@ def test_no_figure_is_cut_off_at_any_width(here, monkeypatch, trained, width, ro
     assert "…" not in result.output.replace("x…", "")  # but for the name that is itself too long
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_neither_a_closed_pipe_nor_a_poor_encoding_costs_the_report(tmp_path):
     (tmp_path / "small.yaml").write_text(small_run.TEXT)
     command = f"{sys.executable} -m fedjax_bal run small.yaml 'methods=[{{recipe: fedavg}}]' seeds=[0] --plain"
@@ -318,7 +319,7 @@ def wait_for_lines(here, process, count):
         time.sleep(0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ctrl_c_says_how_to_go_on_which_comes_to_the_same_lines(tmp_path):
     whole, disturbed = folders = [tmp_path / name for name in ("undisturbed", "disturbed")]
     for folder in folders:
@@ -423,7 +424,11 @@ methods: [mine]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "data", "axes"),
-    [("run", "the data", ""), ("run", None, ""), ("sweep", "the data", "sweep: [{lr: [0.1]}]\n")],
+    quick.only(
+        [("run", "the data", ""), ("run", None, ""), ("sweep", "the data", "sweep: [{lr: [0.1]}]\n")],
+        ("sweep", "the data", "sweep: [{lr: [0.1]}]\n"),
+        others=pytest.mark.nightly,
+    ),
 )
 def test_the_pages_command_repeats_the_run_in_an_empty_folder(tmp_path, kind, data, axes):
     first, empty = tmp_path / "first", tmp_path / "empty"

@@ -146,7 +146,7 @@ start.main()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_others_wait_while_the_first_writes_pages(here):
     with Pair("two", *SHORT, program=("-c", SLOW_PAGES)) as pair:
         codes, said = pair.ends()

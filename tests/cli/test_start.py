@@ -112,7 +112,7 @@ def test_an_output_that_is_no_file_is_refused_before_the_work(tmp_path, argument
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after_s", [0.2, 0.5, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize("after_s", [0.5, 2.0])
 def test_ctrl_c_at_any_moment_ends_a_run_without_a_traceback(tmp_path, after_s):
     command = [sys.executable, "-m", "fedjax_bal", "run", "quickstart", "rounds=500", "seeds=1", "methods=[fedavg]"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}

@@ -56,7 +56,7 @@ def test_changes_on_the_command_line_are_utf_8_in_any_locale():
     assert split_arguments([change]) == split_arguments([in_ascii]) == (None, ["methods.0.name=première"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_neither_clock_nor_locale_nor_home_stops_a_run(here, tmp_path_factory):
     memory = Path("/dev/shm")
     out = (memory if os.access(memory, os.W_OK) else tmp_path_factory.mktemp("out")) / f"{here.name}-{os.getpid()}"

@@ -35,7 +35,7 @@ def sums(convolve, images, kernel):
     return np.asarray(jax.jit(both)())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", ["fast", "builtin", "onednn"])
 @pytest.mark.parametrize(("side", "channels", "outputs", "pad"), [(10, 32, 16, 4), (10, 16, 32, 3)])
 def test_the_last_call_is_as_right_as_the_first(side, channels, outputs, pad, form):

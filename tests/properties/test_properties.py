@@ -2,12 +2,13 @@
 
 import jax
 import pytest
+import quick
 from properties.campaign import BROKEN, HELD, check
 from properties.checks import CHECKS, BrokenError
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", quick.only(range(2), 0, others=pytest.mark.nightly))
 def test_a_random_run_comes_to_the_same_however_it_is_run(number):
     draw, found = check(0, number)
     assert {name: told for name, (outcome, _, told) in found.items() if outcome == BROKEN} == {}, str(draw)

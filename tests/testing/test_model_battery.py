@@ -130,14 +130,19 @@ def test_a_model_of_token_ids_is_given_ids():
     assert check_model(build("text_mean", 3, (5,), vocabulary=20, embedding=3, hidden=4)).failed == ()
 
 
-@pytest.mark.parametrize("name", quick.only(MODELS, "mlp"))
+LARGE = ("mobilenetv2", "resnet18", "resnet18_cifar")
+"""Half of the time; of their layers the smaller ones are made, too."""
+SMALL = [name for name in MODELS if name not in LARGE]
+
+
+@pytest.mark.parametrize("name", [*quick.only(SMALL, "mlp"), *quick.only(LARGE, others=pytest.mark.nightly)])
 def test_every_model_passes(name):
     side = 32 if name in {"resnet18", "flcir_cnn"} else 16
     assert check_model(build(name, 3, (side, side, 3)), tolerance=1e-3).failed == ()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet8", "mobilenetv2"])
+@pytest.mark.parametrize("name", quick.only(["resnet8", "mobilenetv2"], "resnet8", others=pytest.mark.nightly))
 def test_group_normalisation_passes_and_has_no_statistics(name):
     report = check_model(build(name, 3, (8, 8, 3), norm="group"), tolerance=1e-3)
     assert report.failed == () and "running statistics" in report.skipped
