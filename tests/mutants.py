@@ -169,7 +169,7 @@ def run(tree, *arguments):
     failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", text, re.M)
     if failed or code in (0, 5):
         return failed[1] if failed else ""
-    unknown = "not found:" in text or code in (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGALRM)
+    unknown = code in (pytest.ExitCode.USAGE_ERROR, -signal.SIGXCPU, -signal.SIGKILL, -signal.SIGALRM)
     return None if unknown else f"pytest ended with {code}"
 
 
