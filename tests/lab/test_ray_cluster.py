@@ -70,6 +70,14 @@ def test_whoever_is_killed_all_comes_to_the_same(alone, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_group_that_never_gets_on_is_given_up_and_the_others_are_done(tmp_path):
+    rows, _, said = far(tmp_path, FakeRay(before=dies(*(("Started", number) for number in (1, 2, 3)))))
+    assert sorted(row["status"] for row in rows) == ["done", "done", "failed"]
+    [failed] = [row for row in rows if row["status"] == "failed"]
+    assert "tried 3 times" in failed["failure"] and said.count("resuming after round 0") == 2
+
+
+@pytest.mark.slow
 def test_a_stop_saves_what_trains_and_drops_what_waits(alone, tmp_path):
     asked, ray = iter((False,) + (True,) * 99), FakeRay({"CPU": 2.0})
     _, stopped, said = far(tmp_path, ray, should_stop=lambda: next(asked))
