@@ -283,7 +283,7 @@ def test_of_a_package_only_its_own_regular_files_count(here):
         "node_modules/gyp",
         "inner/.cache",
     ):
-        (here / "pack" / foreign).mkdir(parents=True)
+        (here / "pack" / foreign).mkdir(parents=True, exist_ok=True)
         (here / "pack" / foreign / "foreign.py").write_text("raise SystemExit")
     (here / "pack/env/pyvenv.cfg").write_text("")
     (here / "pack/conda/conda-meta").mkdir()
