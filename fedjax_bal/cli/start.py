@@ -6,8 +6,6 @@ import io
 import os
 import signal
 import sys
-import threading
-import time
 from types import FrameType
 from typing import Any
 
@@ -63,25 +61,24 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.arrived = False
-        self._times = 0
-        self._repeating = False
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # ignored in background jobs
-            signal.signal(signal.SIGINT, self._raise)
+            for number in (signal.SIGINT, signal.SIGALRM):
+                signal.signal(number, self._raise)
         self._unraisable = sys.unraisablehook
         sys.unraisablehook = self._repeat
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
         self.arrived = True
-        if self._repeating:  # what is raised now would be lost, too
-            return
-        self._times += 1
         # Some extension modules crash if they are interrupted while they are loaded, others drop the interrupt. Nothing
         # is lost here: files are replaced as a whole.
         while frame is not None:
             if frame.f_code.co_filename.startswith("<frozen importlib"):
                 os.write(2, b"fedjax-bal: stopped\n")
                 os._exit(INTERRUPTED)
+            if frame.f_code is Interrupts._repeat.__code__:  # what is raised there is lost, too; the timer goes on
+                return
             frame = frame.f_back
+        signal.setitimer(signal.ITIMER_REAL, 0)
         raise KeyboardInterrupt
 
     def _repeat(self, unraisable: Any) -> None:
@@ -89,17 +86,9 @@ class Interrupts:
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             self._unraisable(unraisable)
             return
-        self._repeating = True
-        threading.Thread(target=self._signal_again, args=(self._times,), daemon=True).start()
-        self._repeating = False
-
-    def _signal_again(self, times: int) -> None:
-        """Signals until the handler has run again: one that comes just before a blocking wait wouldn't end the wait."""
-        main = threading.main_thread().ident
-        time.sleep(0.01)
-        while main and self._times == times:
-            signal.pthread_kill(main, signal.SIGINT)
-            time.sleep(0.1)
+        # Again and again, for a signal that comes just before a blocking wait doesn't end the wait. Not by SIGINT: its
+        # handler may be another one by now.
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.1)
 
 
 def _similar(error: UnicodeError) -> tuple[str, int]:

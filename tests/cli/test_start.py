@@ -39,6 +39,7 @@ def interrupts():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield Interrupts()
     signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     sys.unraisablehook = hook
 
 
@@ -66,6 +67,30 @@ def test_ctrl_c_in_a_callback_that_can_not_raise_arrives_afterwards(interrupts):
     finally:
         gc.callbacks.remove(collected)
     assert interrupts.arrived
+
+
+def test_ctrl_c_in_a_callback_while_a_run_would_only_stop_is_not_sent_as_another_one(interrupts):
+    asked = []
+
+    def ask(number, frame):  # as `interruptible` does at the second Ctrl-C
+        asked.append(number)
+        raise KeyboardInterrupt
+
+    def collected(phase, info):
+        if phase == "start" and not asked:
+            signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGINT, ask)
+    gc.callbacks.append(collected)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            gc.collect(0)
+            time.sleep(600)
+            pytest.fail("slept to the end")
+        time.sleep(0.3)  # in which a repeated signal would end what is tidied up
+    finally:
+        gc.callbacks.remove(collected)
+    assert asked == [signal.SIGINT] and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_what_a_library_makes_of_ctrl_c_is_an_interrupt_too(interrupts, monkeypatch, capsys):
