@@ -38,7 +38,7 @@ def build_page(path: Path) -> Path:
         from fedjax_bal.lab import SweepFolder
         from fedjax_bal.report import build, build_sweep
 
-        return build_sweep(path, Output().say) if SweepFolder(path).exists() else build(path)
+        return build_sweep(path) if SweepFolder(path).exists() else build(path)
 
 
 def describe_run(config: Any, path: Path, data_dir: Path | None, devices: str | int | None, *, fresh: bool) -> None:
@@ -68,10 +68,10 @@ def run_command(
     """
     from fedjax_bal.contrib.trackers import Mirror, tracked_runs
     from fedjax_bal.engine.processes import processes
-    from fedjax_bal.lab import Progress, RemoteFiles, RunFolder, Stopped, run_comparison
+    from fedjax_bal.lab import Progress, RunFolder, Stopped, run_comparison
 
     first = processes().first
-    folder = RunFolder(path, None if first else RemoteFiles(path))
+    folder = RunFolder(path, first=first)
     console = show.progress(shown=first)
     with folder.claimed(config):
         display = Progress(console, plain=show.plain)

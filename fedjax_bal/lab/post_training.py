@@ -191,11 +191,12 @@ class PostTraining(Callback):
         # Only the first process reads files, but all processes must take the same branch.
         is_done = lambda figures: processes().any(figures is not None)
         folder = recorder.folder
+        key = recorder.states[run].key
         title = recorder.states[run].title
         evaluation = recorder.comparison.methods[run.method].evaluation
         simulation = recorder.comparison.simulation(run)
         attacked = evaluation.privacy and run.seed == recorder.config.seeds[0]
-        if attacked and not is_done(folder.read_analysis(LEAKS, *run)):
+        if attacked and not is_done(folder.read_analysis(LEAKS, *key)):
             recorder.note(f"{title}: looking for what it gives away")
             pictures = self._keep_pictures(recorder, run, snapshot)
             leaks = [attack_prototypes(simulation, snapshot, evaluation.attack_steps)]
@@ -204,11 +205,11 @@ class PostTraining(Callback):
             for attack in leaks:
                 pictures |= attack.pictures
             if pictures:
-                folder.write_pictures(*run, pictures)
+                folder.write_pictures(*key, pictures)
             figures = {name: value for attack in leaks for name, value in attack.figures.items()}
-            folder.write_analysis(LEAKS, *run, figures)
+            folder.write_analysis(LEAKS, *key, figures)
         epochs = evaluation.personalised
-        if epochs is not None and not is_done(folder.read_analysis(PERSONALISED, *run)):
+        if epochs is not None and not is_done(folder.read_analysis(PERSONALISED, *key)):
             recorder.note(f"{title}: fine-tuning the final model on each client")
             tuner = self.tuners.setdefault(id(simulation), FineTuner(simulation, epochs))
             accuracies, diverged = tuner.run(run.seed, snapshot)
@@ -219,7 +220,7 @@ class PostTraining(Callback):
                 **across_clients("personalised_accuracy", accuracies),
                 "accuracies": listed_clients(accuracies),
             }
-            folder.write_analysis(PERSONALISED, *run, figures)
+            folder.write_analysis(PERSONALISED, *key, figures)
 
     def _keep_pictures(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> dict[str, Any]:
         """Saves a method's generated images together with real ones; returns both."""
@@ -228,5 +229,5 @@ class PostTraining(Callback):
         if generated is None:
             return {}
         pictures = {"real": some_of_each_class(simulation.federation, *generated.shape[:2]), "generated": generated}
-        recorder.folder.write_pictures(*run, pictures)
+        recorder.folder.write_pictures(*recorder.states[run].key, pictures)
         return pictures

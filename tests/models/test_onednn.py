@@ -113,7 +113,7 @@ def test_a_run_on_two_devices_gives_the_same_bits_twice_and_says_which_library(s
         asked = ("run", "small.yaml", "seeds=[0]", f"execution.strategy={strategy}", "--devices", "2", "--plain")
         result = CliRunner().invoke(app, [*asked, "--out", out])
         assert result.exit_code == 0, result.output
-        with np.load(checkpoint.generations(tmp_path / out / "checkpoints" / "method-0-seed-0")[0]) as arrays:
+        with np.load(checkpoint.generations(tmp_path / out / "checkpoints" / "fedavg-seed-0")[0]) as arrays:
             ends.append({name: arrays[name].tobytes() for name in arrays.files[1:]})
     assert ends[0] == ends[1]
     assert f'"oneDNN": "{library.load()}"' in (tmp_path / "first" / "summary.json").read_text()
