@@ -8,6 +8,9 @@ from pathlib import Path
 START_OVER = "start over with --fresh (for a point of a sweep: remove its folder), or in another folder with --out"
 """The remedy for a run that can't resume; its folder is changed only when the user asks for it."""
 
+CHOOSE_ANOTHER = "put back a copy of it, or choose another folder; nothing in this one is touched"
+"""The remedy for a folder of which can't be told whose it is."""
+
 
 class FolderError(ValueError):
     """An unusable output folder or model file; the message names the file and the remedy."""
