@@ -289,8 +289,7 @@ class Recorder:
         """
         self.idle = self.before.get("finished") is True and all(self.is_over(run) for run in self.states)
         if self.idle:
-            if not self.folder.holds(self.config):  # labels of methods have changed
-                self.folder.begin(self.config, fresh=False)
+            self.folder.begin(self.config, fresh=False)  # labels of methods may have changed
             return
         if self.resume_error:
             raise FolderError(f"{self.folder.path}: {self.resume_error}; resume on a machine that can, or {START_OVER}")
