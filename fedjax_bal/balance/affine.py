@@ -1,13 +1,14 @@
 """Random affine maps of images: shift, rotation, shear and zoom."""
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Num, UInt32
 
-from fedjax_bal.balance.typed import AnyArray, jitted
+from fedjax_bal.balance.arrays import AnyArray
 
 
-@jitted()
+@jax.jit
 def random_affine(
     keys: Key[Array, " B"] | UInt32[Array, "B _"],
     images: Num[AnyArray, "B H W K"],
@@ -46,7 +47,7 @@ def random_affine(
     return warp(images, random_matrices(keys, images.shape[1], images.shape[2], shift, rotate, shear, zoom))
 
 
-@jitted("height", "width")
+@jax.jit(static_argnames=("height", "width"))
 def random_matrices(
     keys: Key[Array, " B"] | UInt32[Array, "B _"],
     height: int,
@@ -78,17 +79,18 @@ def random_matrices(
         >>> matrices.shape, bool((jnp.abs(matrices[:, :, 2]) <= 2.8).all())
         ((2, 2, 3), True)
     """
+    chex.assert_rank([shift, rotate, shear, zoom], 0)
     drawn = jax.vmap(lambda key: jax.random.uniform(key, (5,), float, -1.0, 1.0))(keys)
     moved = shift * drawn[:, :2] * jnp.array([height, width], float)
     return affine_matrix(moved, rotate * drawn[:, 2], shear * drawn[:, 3], 1.0 + zoom * drawn[:, 4])
 
 
-@jitted()
+@jax.jit
 def affine_matrix(
     shift: Num[AnyArray, "*batch 2"],
-    rotate: Num[AnyArray, "*batch"] | float,
-    shear: Num[AnyArray, "*batch"] | float,
-    zoom: Num[AnyArray, "*batch"] | float,
+    rotate: Num[AnyArray, "*#batch"] | float,
+    shear: Num[AnyArray, "*#batch"] | float,
+    zoom: Num[AnyArray, "*#batch"] | float,
 ) -> Float[Array, "*batch 2 3"]:
     r"""Computes affine maps from the pixels of a zoomed, sheared, rotated and shifted image back to the original's.
 
@@ -120,7 +122,7 @@ def affine_matrix(
     return jnp.concatenate([back, -(back * shift[..., None, :]).sum(-1, keepdims=True)], -1)
 
 
-@jitted()
+@jax.jit
 def warp(images: Num[AnyArray, "B H W K"], matrices: Float[AnyArray, "B 2 3"]) -> Num[Array, "B H W K"]:
     """Applies an affine map to each image, with bilinear interpolation.
 

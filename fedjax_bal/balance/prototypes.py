@@ -1,13 +1,14 @@
 """Class prototypes: mean features by class, and features moved from one class to another."""
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from fedjax_bal.balance.typed import AnyArray, jitted
+from fedjax_bal.balance.arrays import AnyArray
 
 
-@jitted("num_classes")
+@jax.jit(static_argnames="num_classes")
 def class_sums(
     features: Float[AnyArray, "B F"],
     labels: Int[AnyArray, " B"],
@@ -33,12 +34,15 @@ def class_sums(
         >>> sums.tolist(), counts.tolist()
         ([[0.0], [4.0]], [0.0, 2.0])
     """
+    chex.assert_rank(features, 2)
+    chex.assert_shape([labels, mask], (len(features),))
+    chex.assert_type(labels, int)
     members = jax.nn.one_hot(labels, num_classes) * mask.astype(float)[:, None]
     masked = jnp.where(mask.astype(bool)[:, None], features, 0.0)
     return members.T @ masked, members.sum(0)
 
 
-@jitted("num_classes")
+@jax.jit(static_argnames="num_classes")
 def class_prototypes(
     features: Float[AnyArray, "B F"],
     labels: Int[AnyArray, " B"],
@@ -69,7 +73,7 @@ def class_prototypes(
     return sums / jnp.where(counts > 0, counts, 1.0)[:, None], counts
 
 
-@jitted()
+@jax.jit
 def transfer_features(
     features: Float[AnyArray, "B F"],
     labels: Int[AnyArray, " B"],
@@ -106,6 +110,9 @@ def transfer_features(
         ReBaFL, eq. 15 and the cyclic enumeration below it. As in the authors' code, a row whose prototypes are missing
         is kept, not excluded.
     """
+    chex.assert_shape([features, prototypes], (None, features.shape[-1]))
+    chex.assert_shape(labels, (len(features),))
+    chex.assert_shape(present, (len(prototypes),))
     targets = jnp.arange(features.shape[0]) % prototypes.shape[0]
     moves = present[targets] & present[labels]
     # This form returns the feature exactly if the scale is 1 and the target is its own class.
