@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedjax_bal import data, models, recipes
@@ -20,7 +21,7 @@ from fedjax_bal.lab.named_files import check_digests, content_digest, named_file
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.splits import RowsUsed, SetupError, prefix_errors, rows_used, split_rows
 from fedjax_bal.models import automatic
-from fedjax_bal.optim import Opaque, optimizer
+from fedjax_bal.optim import optimizer
 from fedjax_bal.options import Participation
 from fedjax_bal.parts import SERVER_ROWS
 from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS, Choice
@@ -121,7 +122,8 @@ class SharedInputs:
     def enlarged(self, federation: Federation, recipe: recipes.Recipe) -> Federation:
         """Applies the preparations of a recipe's parts to a federation, each only once."""
         for part in recipe.parts:
-            key = (id(federation), Opaque(part))
+            numbers, structure = jax.tree.flatten(part)
+            key = (id(federation), structure, *(np.asarray(number).tobytes() for number in numbers))
             if key not in self.larger:
                 self.larger[key] = part.prepare_federation(federation)
             federation = self.larger[key]
