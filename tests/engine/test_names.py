@@ -9,7 +9,7 @@ import toys
 
 from fedjax_bal import data, recipes, simulate
 from fedjax_bal.engine.host import build
-from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
+from fedjax_bal.engine.host.stack import Member, StackedRuns, stacking_key
 from fedjax_bal.options import Execution, LocalTraining
 from fedjax_bal.types import Dataset
 
@@ -80,7 +80,7 @@ def test_runs_on_other_users_train_together():
     ]  # fmt: skip
     sims[1].test = sims[0].test
     assert stacking_key(sims[0]) == stacking_key(sims[1])
-    stack = Stack([Member(sim, 0) for sim in sims], [sim.init(0) for sim in sims])
+    stack = StackedRuns([Member(sim, 0) for sim in sims], [sim.init(0) for sim in sims])
     for sim, result in zip(sims, stack.advance(), strict=True):
         alone = sim.advance(0, sim.init(0))
         assert result is not None

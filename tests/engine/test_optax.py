@@ -11,7 +11,7 @@ from fedjax_bal import recipes, testing
 from fedjax_bal.engine.device.evaluation import in_batches
 from fedjax_bal.engine.host import build
 from fedjax_bal.engine.host.fine_tuning import FineTuner
-from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
+from fedjax_bal.engine.host.stack import Member, StackedRuns, stacking_key
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
@@ -76,7 +76,7 @@ def test_runs_of_one_transformation_are_trained_together_and_others_apart():
     keys = [stacking_key(sim) for sim in sims]
     assert keys[0] == keys[1] != keys[2]
     members = [Member(sims[0], 0), Member(sims[1], 1)]
-    stack = Stack(members, [member.simulation.init(member.seed) for member in members])
+    stack = StackedRuns(members, [member.simulation.init(member.seed) for member in members])
     stack.advance()
     for place, member in enumerate(members):
         alone = member.simulation.advance(member.seed, member.simulation.init(member.seed)).snapshot

@@ -13,7 +13,7 @@ from rounding import FORMULA, SUM
 from fedjax_bal import data, models, recipes
 from fedjax_bal.engine.device.evaluation import in_batches
 from fedjax_bal.engine.host import build
-from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
+from fedjax_bal.engine.host.stack import Member, StackedRuns, stacking_key
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.selection import bernoulli
@@ -36,7 +36,7 @@ def simulation(rate=0.1, recipe=None, federation=None, local=LOCAL, **changes):
 
 def together(members):
     """The last states of runs that are trained together, and the records of each."""
-    stack = Stack(members, [member.simulation.init(member.seed) for member in members])
+    stack = StackedRuns(members, [member.simulation.init(member.seed) for member in members])
     records = [[] for _ in members]
     while stack.round < ROUNDS:
         for own, advance in zip(records, stack.advance(), strict=True):
@@ -125,4 +125,4 @@ def test_equal_runs_of_every_recipe_are_the_same_kind(name):
 def test_runs_whose_memory_is_gathered_on_the_host_are_refused():
     sim = simulation(recipe=recipes.scaffold(), execution=replace(EXECUTION, client_memory="disk"))
     with pytest.raises(ValueError, match="memory is kept on disk, must be on device for runs that train"):
-        Stack([Member(sim, 0), Member(sim, 1)], [])
+        StackedRuns([Member(sim, 0), Member(sim, 1)], [])

@@ -36,7 +36,7 @@ from fedjax_bal.engine.device.round import (
     server_context,
     zero_info,
 )
-from fedjax_bal.engine.device.run_axis import Runs, federation_of, run_slice
+from fedjax_bal.engine.device.run_axis import SeveralRuns, federation_of, run_slice
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.state import DispatchPlan, Info, State
 from fedjax_bal.engine.device.trees import put, take, zeros_of
@@ -138,7 +138,7 @@ def dispatch_stacked(
 def _run_stacked_round(
     setting: Setting, keys: Key, state: State, row: DispatchPlan, federation: Federation, local_test: LocalTest
 ) -> tuple[State, Info]:
-    runs = Runs(*row.plan.clients.shape[:2])
+    runs = SeveralRuns(*row.plan.clients.shape[:2])
     over_runs = _over_runs(setting, runs.count)
     numbers = jnp.arange(runs.count)[:, None, None]
     # Rows of the memory and of the downloads are read and written for all runs at once. Both stay out of the state
