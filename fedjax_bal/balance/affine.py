@@ -5,13 +5,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Num, UInt32
 
-from fedjax_bal.balance.arrays import AnyArray
-
 
 @jax.jit
 def random_affine(
     keys: Key[Array, " B"] | UInt32[Array, "B _"],
-    images: Num[AnyArray, "B H W K"],
+    images: Num[Array, "B H W K"],
     shift: Num[Array, ""] | float,
     rotate: Num[Array, ""] | float,
     shear: Num[Array, ""] | float,
@@ -87,10 +85,10 @@ def random_matrices(
 
 @jax.jit
 def affine_matrix(
-    shift: Num[AnyArray, "*batch 2"],
-    rotate: Num[AnyArray, "*#batch"] | float,
-    shear: Num[AnyArray, "*#batch"] | float,
-    zoom: Num[AnyArray, "*#batch"] | float,
+    shift: Num[Array, "*batch 2"],
+    rotate: Num[Array, "*#batch"] | float,
+    shear: Num[Array, "*#batch"] | float,
+    zoom: Num[Array, "*#batch"] | float,
 ) -> Float[Array, "*batch 2 3"]:
     r"""Computes affine maps from the pixels of a zoomed, sheared, rotated and shifted image back to the original's.
 
@@ -123,7 +121,7 @@ def affine_matrix(
 
 
 @jax.jit
-def warp(images: Num[AnyArray, "B H W K"], matrices: Float[AnyArray, "B 2 3"]) -> Num[Array, "B H W K"]:
+def warp(images: Num[Array, "B H W K"], matrices: Float[Array, "B 2 3"]) -> Num[Array, "B H W K"]:
     """Applies an affine map to each image, with bilinear interpolation.
 
     The output's pixel at the offset $q$ from the centre, $((H - 1) / 2, (W - 1) / 2)$, is the input at $M (q, 1)$,
@@ -147,7 +145,7 @@ def warp(images: Num[AnyArray, "B H W K"], matrices: Float[AnyArray, "B 2 3"]) -
     return jax.vmap(_warp_image)(images, matrices)
 
 
-def _warp_image(image: Num[AnyArray, "H W K"], matrix: Float[AnyArray, "2 3"]) -> Num[Array, "H W K"]:
+def _warp_image(image: Num[Array, "H W K"], matrix: Float[Array, "2 3"]) -> Num[Array, "H W K"]:
     height, width, channels = image.shape
     down = jnp.arange(height)[:, None] - (height - 1) / 2
     right = jnp.arange(width)[None, :] - (width - 1) / 2

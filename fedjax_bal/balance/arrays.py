@@ -1,21 +1,13 @@
 """Types of the functions' arguments, and two helpers that several functions share."""
 
-from typing import TYPE_CHECKING
-
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Num
 
-if TYPE_CHECKING:
-    AnyArray = Array | np.ndarray  # `jax.jit` converts arguments
-else:
-    AnyArray = Array
-
 Number = Num[Array, ""] | float
-Counts = Num[AnyArray, "*batch C"]
+Counts = Num[Array, "*batch C"]
 
 
-def as_counts(counts: Num[AnyArray, "*shape"]) -> Float[Array, "*shape"]:
+def as_counts(counts: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Converts counts or shares to floats, negative ones to NaN: they must not pass for absent classes."""
     counts = jnp.asarray(counts, float)
     return jnp.where(counts >= 0, counts, jnp.nan)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
-from fedjax_bal.balance.arrays import AnyArray, Counts, Number, check_choice
+from fedjax_bal.balance.arrays import Counts, Number, check_choice
 
 Mode = Literal["floor", "round", "stochastic", "target"]
 # The largest number of copies: the largest 32-bit float that fits into a 32-bit integer.
@@ -69,8 +69,8 @@ def augmentation_counts(
 
 @jax.jit(static_argnames="mode")
 def augmentation_copies(
-    labels: Int[AnyArray, " D"],
-    class_counts: Num[AnyArray, " C"],
+    labels: Int[Array, " D"],
+    class_counts: Num[Array, " C"],
     alpha: Number,
     mode: Mode = "floor",
     key: PRNGKeyArray | None = None,
@@ -110,7 +110,7 @@ def augmentation_copies(
     return _round_ratios(_ratio(class_counts, alpha)[labels], mode, key, max_copies)
 
 
-def _ratio(class_counts: Num[AnyArray, "*batch C"], alpha: Num[Array, ""] | float) -> Float[Array, "*batch C"]:
+def _ratio(class_counts: Num[Array, "*batch C"], alpha: Num[Array, ""] | float) -> Float[Array, "*batch C"]:
     """Returns (mean / count)^alpha for classes below the mean, 0 for all others."""
     counts = jnp.asarray(class_counts, float)
     present = counts > 0

@@ -8,17 +8,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_bal.balance.arrays import AnyArray, check_choice
+from fedjax_bal.balance.arrays import check_choice
 
 _EPSILON = 1e-6
 
 
 @jax.jit(static_argnames="mode")
 def batch_norm_statistics_loss(
-    means: Sequence[Float[AnyArray, " _"]],
-    variances: Sequence[Float[AnyArray, " _"]],
-    running_means: Sequence[Float[AnyArray, " _"]],
-    running_variances: Sequence[Float[AnyArray, " _"]],
+    means: Sequence[Float[Array, " _"]],
+    variances: Sequence[Float[Array, " _"]],
+    running_means: Sequence[Float[Array, " _"]],
+    running_variances: Sequence[Float[Array, " _"]],
     mode: Literal["mean", "sum"] = "mean",
 ) -> Float[Array, ""]:
     r"""Computes the divergence of batch normalisation's running statistics from the observed ones, as normal laws.
@@ -70,10 +70,10 @@ def batch_norm_statistics_loss(
 
 
 def _divergence(
-    mean: Float[AnyArray, " K"],
-    variance: Float[AnyArray, " K"],
-    stored_mean: Float[AnyArray, " K"],
-    stored: Float[AnyArray, " K"],
+    mean: Float[Array, " K"],
+    variance: Float[Array, " K"],
+    stored_mean: Float[Array, " K"],
+    stored: Float[Array, " K"],
 ) -> Float[Array, " K"]:
     """Computes the divergence of each channel of a layer, in nats."""
     stored_mean, stored = jax.lax.stop_gradient((stored_mean, stored))

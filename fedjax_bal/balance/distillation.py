@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_bal.balance.arrays import AnyArray, Number, check_choice
+from fedjax_bal.balance.arrays import Number, check_choice
 
 # Added to the length of an attention map before dividing by it.
 _EPSILON = 1e-6
@@ -16,11 +16,11 @@ _EPSILON = 1e-6
 
 @jax.jit(static_argnames="direction")
 def distillation_loss(
-    student_logits: Float[AnyArray, "B C"],
-    teacher_logits: Float[AnyArray, "B C"],
+    student_logits: Float[Array, "B C"],
+    teacher_logits: Float[Array, "B C"],
     temperature: Number,
     direction: Literal["teacher_student", "student_teacher"] = "teacher_student",
-    real: Bool[AnyArray, " B"] | None = None,
+    real: Bool[Array, " B"] | None = None,
 ) -> Float[Array, ""]:
     r"""Computes the divergence between a student's and its teacher's class probabilities, softened by a temperature.
 
@@ -72,9 +72,9 @@ def distillation_loss(
 
 @jax.jit
 def attention_transfer_loss(
-    student_features: Sequence[Float[AnyArray, "B _ _ _"]],
-    teacher_features: Sequence[Float[AnyArray, "B _ _ _"]],
-    real: Bool[AnyArray, " B"] | None = None,
+    student_features: Sequence[Float[Array, "B _ _ _"]],
+    teacher_features: Sequence[Float[Array, "B _ _ _"]],
+    real: Bool[Array, " B"] | None = None,
 ) -> Float[Array, ""]:
     r"""Computes the squared difference between a student's and its teacher's attention maps.
 
@@ -125,7 +125,7 @@ def _divergence(p: Float[Array, "B C"], q: Float[Array, "B C"]) -> Float[Array, 
     return (shares * ratio).sum(-1)
 
 
-def _attention_maps(features: Float[AnyArray, "B H W K"]) -> Float[Array, "B H W"]:
+def _attention_maps(features: Float[Array, "B H W K"]) -> Float[Array, "B H W"]:
     """Computes attention maps of length 1; shorter if the map's length is close to the added 1e-6."""
     maps = (jnp.asarray(features, float) ** 2).sum(-1)
     # Maps are scaled by their largest pixel, so that squares of squares don't overflow.
@@ -136,7 +136,7 @@ def _attention_maps(features: Float[AnyArray, "B H W K"]) -> Float[Array, "B H W
     return scaled / (length + _EPSILON / unit)
 
 
-def _mask_rows(rows: Float[AnyArray, "B ..."], real: Array | None) -> Float[AnyArray, "B ..."]:
+def _mask_rows(rows: Float[Array, "B ..."], real: Array | None) -> Float[Array, "B ..."]:
     """Sets excluded rows to 0, so that they affect neither value nor gradient."""
     if real is None:
         return rows
@@ -145,7 +145,7 @@ def _mask_rows(rows: Float[AnyArray, "B ..."], real: Array | None) -> Float[AnyA
     return jnp.where(real.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
 
 
-def _mean(values: Float[Array, " B"], real: Bool[AnyArray, " B"] | None) -> Float[Array, ""]:
+def _mean(values: Float[Array, " B"], real: Bool[Array, " B"] | None) -> Float[Array, ""]:
     """Returns the mean over the real rows; 0 if there are none."""
     counted = jnp.ones(values.shape, bool) if real is None else real
     return jnp.where(counted, values, 0.0).sum() / jnp.maximum(counted.sum(), 1)

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jax.scipy.special import rel_entr
 from jaxtyping import Array, Float, Num
 
-from fedjax_bal.balance.arrays import AnyArray, Counts, as_counts
+from fedjax_bal.balance.arrays import Counts, as_counts
 
-Probabilities = Num[AnyArray, "*#batch C"]
+Probabilities = Num[Array, "*#batch C"]
 
 
 @jax.jit
@@ -148,7 +148,7 @@ def multiclass_imbalance_degree(counts: Counts) -> Float[Array, "*batch"]:
 
 
 @jax.jit
-def weighted_cosine_similarity(class_counts: Num[AnyArray, "*batch N C"]) -> Float[Array, "*batch"]:
+def weighted_cosine_similarity(class_counts: Num[Array, "*batch N C"]) -> Float[Array, "*batch"]:
     r"""Computes the similarity of clients' class counts to those of all clients together (WCS).
 
     $WCS = \sum_k \frac{n_k}{n} \cos(l_k, L)$, where l_k are the class counts of client k, n_k their sum, L the class

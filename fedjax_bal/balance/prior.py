@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_bal.balance.arrays import AnyArray, Counts, Number, as_counts
+from fedjax_bal.balance.arrays import Counts, Number, as_counts
 
 # A logit whose exp() is exactly 0, while its sums and products stay finite.
 EXCLUDED = -1e9
@@ -42,7 +42,7 @@ def smoothed_prior(class_counts: Counts, epsilon: Number) -> Float[Array, "*batc
 
 @jax.jit
 def prior_calibrated_logits(
-    logits: Float[AnyArray, "*batch C"], prior: Float[AnyArray, "*#batch C"], tau: Number = 1.0
+    logits: Float[Array, "*batch C"], prior: Float[Array, "*#batch C"], tau: Number = 1.0
 ) -> Float[Array, "*batch C"]:
     r"""Shifts logits so that their softmax weights every class by its prior, or by a power of it.
 
@@ -74,9 +74,9 @@ def prior_calibrated_logits(
 
 @jax.jit
 def prior_calibrated_cross_entropy(
-    logits: Float[AnyArray, "B C"],
-    labels: Int[AnyArray, " B"],
-    prior: Float[AnyArray, " C"],
+    logits: Float[Array, "B C"],
+    labels: Int[Array, " B"],
+    prior: Float[Array, " C"],
 ) -> Float[Array, " B"]:
     r"""Computes the balanced softmax cross-entropy of each sample.
 

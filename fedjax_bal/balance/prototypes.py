@@ -5,14 +5,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from fedjax_bal.balance.arrays import AnyArray
-
 
 @jax.jit(static_argnames="num_classes")
 def class_sums(
-    features: Float[AnyArray, "B F"],
-    labels: Int[AnyArray, " B"],
-    mask: Num[AnyArray, " B"] | Bool[AnyArray, " B"],
+    features: Float[Array, "B F"],
+    labels: Int[Array, " B"],
+    mask: Num[Array, " B"] | Bool[Array, " B"],
     num_classes: int,
 ) -> tuple[Float[Array, "C F"], Float[Array, " C"]]:
     """Computes sums of features and numbers of samples, by class.
@@ -44,9 +42,9 @@ def class_sums(
 
 @jax.jit(static_argnames="num_classes")
 def class_prototypes(
-    features: Float[AnyArray, "B F"],
-    labels: Int[AnyArray, " B"],
-    mask: Num[AnyArray, " B"] | Bool[AnyArray, " B"],
+    features: Float[Array, "B F"],
+    labels: Int[Array, " B"],
+    mask: Num[Array, " B"] | Bool[Array, " B"],
     num_classes: int,
 ) -> tuple[Float[Array, "C F"], Float[Array, " C"]]:
     """Computes the mean feature of each class.
@@ -75,10 +73,10 @@ def class_prototypes(
 
 @jax.jit
 def transfer_features(
-    features: Float[AnyArray, "B F"],
-    labels: Int[AnyArray, " B"],
-    prototypes: Float[AnyArray, "C F"],
-    present: Bool[AnyArray, " C"],
+    features: Float[Array, "B F"],
+    labels: Int[Array, " B"],
+    prototypes: Float[Array, "C F"],
+    present: Bool[Array, " C"],
     scale: Float[Array, ""] | float = 1.0,
 ) -> tuple[Float[Array, "B F"], Int[Array, " B"]]:
     r"""Moves each feature from its own class to another one, keeping its offset from the prototype.
