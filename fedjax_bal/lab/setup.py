@@ -14,7 +14,15 @@ from fedjax_bal import data, models, recipes
 from fedjax_bal.config import Config, MethodConfig, ModelSection, received_value, with_convolution
 from fedjax_bal.contrib import privacy
 from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
-from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate, shares_prototypes
+from fedjax_bal.engine.host import (
+    FineTuner,
+    Simulation,
+    build_simulation,
+    device_count,
+    divide,
+    replicate,
+    shares_prototypes,
+)
 from fedjax_bal.lab.exports import load_weights
 from fedjax_bal.lab.model_files import model_sums
 from fedjax_bal.lab.named_files import check_digests, content_digest, named_files
@@ -325,7 +333,7 @@ def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simul
         selector.build(cohort, federation)
     dynamics = {name: inputs.presence(config, name) for name in _DYNAMICS}
     with prefix_errors(f"methods.{index} ({config.name})"):
-        return build(
+        return build_simulation(
             config.recipe,
             model,
             federation,

@@ -17,7 +17,7 @@ from fedjax_bal.engine.device.chain import ClientRecord
 from fedjax_bal.engine.device.client_axis import CohortResult
 from fedjax_bal.engine.device.evaluation import in_batches
 from fedjax_bal.engine.device.round import _clipped
-from fedjax_bal.engine.host import build, simulate
+from fedjax_bal.engine.host import build_simulation, simulate
 from fedjax_bal.engine.host.faults import describe_faults
 from fedjax_bal.engine.host.stack import Member, StackedRuns, stacking_key
 from fedjax_bal.errors import DivergenceError
@@ -50,7 +50,7 @@ def simulation(
     **execution,
 ):
     recipe = recipes.combine(recipe, recipes.faults(kind, **faulty)) if faulty else recipe
-    return build(
+    return build_simulation(
         recipe, model or toys.network(), toys.federation(), TEST, rounds=rounds, local=local,
         participation=Participation(selector=selector, delivery=delivery),
         execution=Execution(**EXECUTION | {"broken_clients": policy} | execution),

@@ -9,7 +9,7 @@ from table import finish
 
 from fedjax_bal import recipes, testing
 from fedjax_bal.engine.device.evaluation import in_batches
-from fedjax_bal.engine.host import build
+from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.engine.host.fine_tuning import FineTuner
 from fedjax_bal.engine.host.stack import Member, StackedRuns, stacking_key
 from fedjax_bal.errors import DivergenceError
@@ -25,7 +25,7 @@ FALLING = optax.piecewise_constant_schedule(0.4, {1: 0.5, 2: 0.5})  # 0.4, 0.2, 
 
 
 def simulation(local, recipe=None, federation=None, server_optimizer=None, delivery=SOME, strategy="map"):
-    return build(
+    return build_simulation(
         recipe or recipes.fedavg(), toys.network(), federation or toys.federation(), TEST, rounds=3,
         local=LocalTraining(epochs=2, batch_size=8, optimizer=local), server_optimizer=server_optimizer,
         participation=Participation(clients_per_round=4, delivery=delivery),

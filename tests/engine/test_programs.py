@@ -11,7 +11,7 @@ import quick
 import toys
 
 from fedjax_bal import recipes
-from fedjax_bal.engine.host import build, executable
+from fedjax_bal.engine.host import build_simulation, executable
 from fedjax_bal.engine.host.stack import Member, StackedRuns, program_of
 from fedjax_bal.optim import optimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
@@ -19,7 +19,7 @@ from fedjax_bal.options import Execution, LocalTraining, Participation
 
 def simulation(rate=0.1, recipe=None, batch_size=4, precision="float32"):
     local = LocalTraining(batch_size=batch_size, optimizer=optimizer("sgd", rate))
-    return build(
+    return build_simulation(
         recipe or recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), rounds=2, local=local,
         participation=Participation(clients_per_round=4),
         execution=Execution(strategy="map", devices=1, precision=precision),

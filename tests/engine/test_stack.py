@@ -12,7 +12,7 @@ from rounding import FORMULA, SUM
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.engine.device.evaluation import in_batches
-from fedjax_bal.engine.host import build
+from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.engine.host.stack import Member, StackedRuns, stacking_key
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
@@ -31,7 +31,9 @@ EXECUTION = Execution(strategy="map", devices=1, rounds_per_dispatch=2)
 def simulation(rate=0.1, recipe=None, federation=None, local=LOCAL, **changes):
     options = {"rounds": ROUNDS, "participation": CLIENTS, "execution": EXECUTION} | changes
     options["local"] = replace(local, optimizer=optimizer("sgd", rate))
-    return build(recipe or recipes.fedavg(), toys.network(), federation or toys.federation(), TEST, **options)
+    return build_simulation(
+        recipe or recipes.fedavg(), toys.network(), federation or toys.federation(), TEST, **options
+    )
 
 
 def together(members):
@@ -118,7 +120,9 @@ def test_equal_runs_of_every_recipe_are_the_same_kind(name):
     }.get(name, {})
     low = Execution(precision="bfloat16")
     recipe = recipes.RECIPES[name]
-    one, other = (build(recipe(**options), network, federation, test, rounds=2, execution=low) for _ in range(2))
+    one, other = (
+        build_simulation(recipe(**options), network, federation, test, rounds=2, execution=low) for _ in range(2)
+    )
     assert stacking_key(one) == stacking_key(other)
 
 

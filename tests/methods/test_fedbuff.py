@@ -14,7 +14,7 @@ from methods import float64
 from rounding import DOUBLE, FORMULA, SUM
 
 from fedjax_bal.engine.device.evaluation import in_batches
-from fedjax_bal.engine.host import build, make_round
+from fedjax_bal.engine.host import build_simulation, make_round
 from fedjax_bal.engine.host.stack import Member, StackedRuns, stacking_key
 from fedjax_bal.lab.checkpoint import load, save
 from fedjax_bal.optim.optimizers import optimizer
@@ -254,4 +254,4 @@ def test_what_does_not_fit_stale_updates_is_refused(recipe, clients, message):
     rows = toys.federation()
     rows = rows._replace(auxiliary={**rows.auxiliary, BALANCED: np.arange(3)})
     with pytest.raises(ValueError, match=message):
-        build(recipe, toys.network(), rows, TEST, rounds=2, participation=clients)
+        build_simulation(recipe, toys.network(), rows, TEST, rounds=2, participation=clients)

@@ -24,7 +24,7 @@ from fedjax_bal.engine.device import (
     state_of,
 )
 from fedjax_bal.engine.host.compatibility import arranged, check_is_federation
-from fedjax_bal.engine.host.front_door import build
+from fedjax_bal.engine.host.front_door import build_simulation
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.jax_setup import in_32_bits, package_settings
 from fedjax_bal.models import any_derivative, differentiable
@@ -235,7 +235,7 @@ def make_round(
     """
     check_is_federation(federation)
     test = federation.images[:1], federation.labels[:1]  # a simulation needs a test set, but no round reads it
-    simulation = build(
+    simulation = build_simulation(
         recipe,
         model,
         federation,
