@@ -165,8 +165,8 @@ class Stack(abc.ABC):
 class SingleRun(Stack):
     """A run by itself, on its simulation's own program.
 
-    As a stack of one, a dispatch of the smallest networks takes 10 to 15% longer (convolutional ones: less than 1%),
-    and the clients' memory could be on the devices alone.
+    As a stack of one it would be slower, by 10 to 15% of the processors' time for a tiny dense network and by less than
+    1% for a convolutional one (two CPU cores), and the clients' memory could be on the devices alone.
     """
 
     @property
