@@ -12,7 +12,7 @@ import optax
 from jax import lax
 
 from fedjax_bal.data import MAX_ROWS, available_bytes, gather, normalised
-from fedjax_bal.methods.roles import Part, RunSetting, part, static
+from fedjax_bal.methods.roles import CheckContext, Part, part, static
 from fedjax_bal.models import Dcgan, build_dcgan
 from fedjax_bal.types import Array, Context, Federation, Key, PyTree, Variables
 
@@ -161,7 +161,7 @@ class SharedDcgans(Part):
     latent: int = static(100)
     seed: int = static(0)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects a federation in which no client can borrow from another one."""
         holders = np.count_nonzero(np.diff(np.asarray(setting.federation.offsets)))
         if holders < 2:
