@@ -176,8 +176,8 @@ class ModelSection(Variant):
     Attributes:
         name: one of `fedjax_bal.models.MODELS`; its options are further keys.
         convolution: `auto`, which is `builtin` on CPUs that can run it and `fast` otherwise, and stays so if the run is
-            resumed elsewhere; `fast`, in XLA; `builtin`, through jaxlib's oneDNN, for CPUs; `onednn`, after `python -m
-            fedjax_bal.models.onednn` has compiled it; `plain`, with second derivatives, on a single device of a CPU.
+            resumed elsewhere; `fast`, in XLA; `builtin`, through jaxlib's oneDNN, for CPUs; `plain`, with second
+            derivatives, on a single device of a CPU.
         weights: an npz or safetensors file with the weights that all runs start from, in the form that `fedjax-bal
             export` writes; a classifier that it doesn't have is drawn. None to draw all weights.
     """
@@ -186,7 +186,7 @@ class ModelSection(Variant):
     choices_kind: ClassVar[str] = "models"
 
     name: Annotated[str, OneOf(lambda: ModelSection.choices())] = "mlp"
-    convolution: Literal["auto", "fast", "builtin", "onednn", "plain"] = "auto"
+    convolution: Literal["auto", "fast", "builtin", "plain"] = "auto"
     weights: FILE | None = None
 
     @classmethod

@@ -16,7 +16,6 @@ from fedjax_bal.models.generator import Generator, build_generator, doubled_twic
 from fedjax_bal.models.heads import FORMS, simplex, unit, with_cosine_head, with_normalised_features, with_projection
 from fedjax_bal.models.layers import Conv, Linear, flatten
 from fedjax_bal.models.normalization import Normalisation, normalisation_of, normalises
-from fedjax_bal.models.onednn import onednn_version
 from fedjax_bal.models.pytorch import weights_from_torch, weights_to_torch
 from fedjax_bal.models.registry import (
     BATCH_NORMALISED,
@@ -66,7 +65,6 @@ __all__ = [
     "normalisation_of",
     "normalises",
     "num_params",
-    "onednn_version",
     "options",
     "own_model",
     "simplex",
