@@ -5,7 +5,8 @@
 
 Every run is a separate process, in which only rounds after the first count. fedjax-bal, the two fastest known rivals of
 a workload and the PyTorch loop run in every pass, the others only in the first. A rival runs in its own environment,
-which `benchmarks/peers/setup.sh NAME` creates; missing rivals are skipped and named. Writes all runs and their summary as JSON, and prints a table.
+which `benchmarks/peers/setup.sh NAME` creates; missing rivals are skipped and named. Writes all runs and their summary
+as JSON, and prints a table.
 """
 
 import argparse
