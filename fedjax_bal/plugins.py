@@ -32,6 +32,8 @@ T = TypeVar("T")
 GROUP = "fedjax_bal.plugins"
 """The group of entry points."""
 
+INCLUDED = "fedjax_bal.contrib"
+"""The package of the plug-ins that come along, which are loaded like others: `--plugin fedjax_bal.contrib.privacy`."""
 _PREFIX = "fedjax_bal_plugin_"  # prevents clashes of modules that are loaded from a file with other modules
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 COLUMNS = frozenset(
@@ -212,7 +214,10 @@ def _plugin_of(module: str) -> Plugin:
     """Returns the plug-in to which a module belongs: its file, or its outermost package."""
     top = sys.modules[module.partition(".")[0]]
     file = getattr(top, "__file__", None)
-    if file is None:
+    if module.startswith(f"{INCLUDED}."):
+        # Like the package itself, it may be a newer version when a run resumes.
+        plugin = Plugin(".".join(module.split(".")[:3]), None, "included")
+    elif file is None:
         plugin = Plugin(top.__name__, None, "interactive")
     else:
         path = Path(file).resolve()

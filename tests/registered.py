@@ -18,7 +18,8 @@ def forget():
         for name in registry._owners:
             del registry._entries[name]
         registry._owners.clear()
-    for name in [name for name in sys.modules if name.startswith(plugins._PREFIX)]:
+    included = [name for name in PLUGINS if name.startswith(plugins.INCLUDED)]
+    for name in [name for name in sys.modules if name.startswith(plugins._PREFIX) or name in included]:
         del sys.modules[name]
     PLUGIN_PAPERS.clear()
     PLUGINS.clear()

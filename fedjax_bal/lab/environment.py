@@ -41,7 +41,7 @@ def command_options(config: Config, data_dir: str | os.PathLike[str] | None) -> 
     return {
         "plugins": [
             *(f"{PLUGIN_COPIES}/{name}" for name in plugin_sources(config.plugins)),
-            *(module for module in modules if module.partition(".")[0] in config.plugins),
+            *(module for module in modules if {module, module.partition(".")[0]} & config.plugins.keys()),
         ],
         "data_dir": None if data_dir is None else os.path.abspath(data_dir),
     }
