@@ -13,7 +13,7 @@ import small_run
 
 from fedjax_bal.config import config_digest, resolved_yaml
 from fedjax_bal.lab import FolderError, RemoteFiles, RunFolder, SweepFolder, choose_folder
-from fedjax_bal.lab.folder import LEAKS, PICTURES
+from fedjax_bal.lab.folder import PERSONALISED, PICTURES
 
 
 def claim(path, config, fresh=False):
@@ -188,14 +188,18 @@ def test_a_folder_that_another_process_writes_is_left_alone(tmp_path):
     for round in (1, 2):  # before and after the other process has written there
         with folder.claimed(config):
             folder.begin(config, fresh=True)
-            folder.clear(0, 0, PICTURES, LEAKS)
+            folder.clear(0, 0, PICTURES, PERSONALISED)
             folder.save(0, 0, round, {"w": np.zeros(3)})
             folder.write_metrics([{"round": round}])
             folder.append_metrics([{"round": round}])
             folder.write_summary({"runs": []})
             folder.write_pictures(0, 0, {"real": np.zeros(3)})
-            folder.write_analysis(LEAKS, 0, 0, {})
-        assert (folder.read_metrics(), folder.read_summary(), folder.read_analysis(LEAKS, 0, 0)) == ([], {}, None)
+            folder.write_analysis(PERSONALISED, 0, 0, {})
+        assert (folder.read_metrics(), folder.read_summary(), folder.read_analysis(PERSONALISED, 0, 0)) == (
+            [],
+            {},
+            None,
+        )
         assert not path.exists() or [file.name for file in path.iterdir()] == ["summary.json"]
         path.mkdir(exist_ok=True)
         (path / "summary.json").write_text('{"runs": 1}')
