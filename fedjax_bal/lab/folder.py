@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_bal.analyses import ANALYSES, Findings
 from fedjax_bal.config import (
     AUTO,
     AUTO_FORMS,
@@ -53,13 +54,13 @@ POINTS = "points"
 """The file that marks a folder as a sweep's, and its subfolder for the points."""
 
 PICTURES = "pictures/{}.npz"
-LEAKS = "pictures/{}.json"
 PERSONALISED = "personalised/{}.json"
+_FINDINGS = "analyses/{}/{}"
 """Files of analyses, for the name of a run."""
 
 COPIES = (f"{PLUGIN_COPIES}/**/*.py", f"{FILE_COPIES}/*/*")
 _RESULTS = (_METRICS, _SUMMARY, _EXECUTION, _CONFUSION, _CLIENTS, f"{_CHECKPOINTS}/*/round-*.npz")
-_ANALYSES = ("pictures/*", "personalised/*.json")
+_ANALYSES = ("pictures/*", "personalised/*.json", "analyses/*/*")
 # What `--fresh` deletes. Not config.yaml: a kill must not leave a folder without an owner.
 _WRITTEN = (
     *(*_RESULTS, *_ANALYSES, f"{_CHECKPOINTS}/*/.round-*.part", _REPORT, _COMPARISON, "plots/*.svg", "table.tex"),
@@ -333,18 +334,36 @@ class RunFolder(OutputFolder):
         self._write_arrays(PICTURES.format(run_name(method, seed)), pictures)
 
     def clear(self, method: str, seed: int, *kinds: str) -> None:
-        """Deletes a run's results of some `kinds`: PICTURES, LEAKS, PERSONALISED."""
+        """Deletes a run's results of some `kinds`: PICTURES, PERSONALISED."""
         self._remove(*(kind.format(run_name(method, seed)) for kind in kinds))
 
     def read_analysis(self, kind: str, method: str, seed: int) -> dict[str, Any] | None:
-        """Reads a run's results of one `kind`, LEAKS or PERSONALISED; None if there are none."""
+        """Reads a run's results of one `kind`, PERSONALISED; None if there are none."""
         name = kind.format(run_name(method, seed))
         with reading(self.path / name, "delete it and run the command again"):
             return self._read_json(name)
 
     def write_analysis(self, kind: str, method: str, seed: int, figures: Mapping[str, Any]) -> None:
-        """Writes a run's results of one `kind`: privacy (LEAKS) or clients' fine-tuned models (PERSONALISED)."""
+        """Writes a run's results of one `kind`: clients' fine-tuned models (PERSONALISED)."""
         self._write_json(kind.format(run_name(method, seed)), figures)
+
+    def write_findings(self, name: str, method: str, seed: int, found: Findings) -> None:
+        """Writes what an analysis found in a run; the numbers come last, as they mark it as done."""
+        file = _FINDINGS.format(name, run_name(method, seed))
+        if found.arrays:
+            self._write_arrays(f"{file}.npz", found.arrays)
+        self._write_json(f"{file}.json", found.numbers)
+
+    def read_findings(self, name: str, method: str, seed: int) -> Findings | None:
+        """Reads what an analysis found in a run; None if it isn't done."""
+        file = _FINDINGS.format(name, run_name(method, seed))
+        with reading(self.path / f"{file}.json", "delete it and run the command again"):
+            numbers = self._read_json(f"{file}.json")
+        return None if numbers is None else Findings(numbers, self._read_arrays(f"{file}.npz"))
+
+    def clear_findings(self, method: str, seed: int) -> None:
+        """Deletes what analyses found in a run."""
+        self._remove(f"{_FINDINGS.format('*', run_name(method, seed))}.*")
 
     # For readers
 
@@ -362,9 +381,10 @@ class RunFolder(OutputFolder):
             return labels, tuple(map(int, config["seeds"]))
 
     def unknown_metrics(self) -> set[str]:
-        """Names the recorded metrics that reports leave out, because their plug-in isn't loaded."""
+        """Names the recorded metrics and analyses that reports leave out, because their plug-in isn't loaded."""
         entries = [*self.read_metrics(), *self.read_summary().get("runs", ())]
-        return {key for entry in entries for key in entry} - {*METRICS, *COLUMNS}
+        analyses = {folder.name for folder in self.path.glob("analyses/*")}
+        return ({key for entry in entries for key in entry} - {*METRICS, *COLUMNS}) | (analyses - ANALYSES.keys())
 
     def export_file(self, name: str) -> Path:
         """Returns the path of an exported model in the folder; `fresh` doesn't delete exports."""
@@ -391,11 +411,16 @@ class RunFolder(OutputFolder):
         summary = self.read_summary() or unwritten_summary(config, lines)
         cells = self._read_arrays(_CONFUSION)
         pictures: dict[str, dict[str, np.ndarray]] = {}
+        findings: dict[str, dict[str, Findings]] = {}
         for run in summary["runs"]:
             name = run_name(run["method"], run["seed"])
             run["confusion_matrix"] = _matrix(cells[name], len(summary["class_names"])) if name in cells else None
             if run["method"] not in pictures:  # those of the first seed
                 pictures[run["method"]] = self._read_arrays(PICTURES.format(name))
+                for analysis in self.path.glob("analyses/*"):
+                    found = self.read_findings(analysis.name, run["method"], run["seed"])
+                    if found is not None:
+                        findings.setdefault(analysis.name, {})[run["method"]] = found
         return RunRecord(
             config,
             text,
@@ -403,6 +428,7 @@ class RunFolder(OutputFolder):
             summary,
             {method: arrays for method, arrays in pictures.items() if arrays},
             self.read_clients(),
+            findings,
         )
 
 

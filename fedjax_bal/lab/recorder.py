@@ -17,7 +17,7 @@ from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fe
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import checkpoint, environment, summary
 from fedjax_bal.lab.errors import START_OVER, FolderError, reading
-from fedjax_bal.lab.folder import LEAKS, PERSONALISED, PICTURES, RecordedExecution, RunFolder
+from fedjax_bal.lab.folder import PERSONALISED, PICTURES, RecordedExecution, RunFolder
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import Comparison, SharedInputs, set_up, set_up_to_read
 from fedjax_bal.lab.training import BuiltBatch, RunStart, is_over
@@ -358,7 +358,8 @@ class Recorder:
         if not self.states[run].round:
             self.folder.clear(*self.states[run].key, PICTURES)
         if not self.is_over(run):
-            self.folder.clear(*self.states[run].key, LEAKS, PERSONALISED)
+            self.folder.clear(*self.states[run].key, PERSONALISED)
+            self.folder.clear_findings(*self.states[run].key)
 
     def is_over(self, run: RunId) -> bool:
         """Returns whether a run is over after its finished rounds."""
@@ -442,12 +443,10 @@ class Recorder:
         if estimates is not None and state.saved and state.round:
             counts = np.asarray(simulation.federation.class_counts)
             figures["composition"] = summary.compare_compositions(estimates(state.saved.snapshot.selector), counts)
-        leaks = self.folder.read_analysis(LEAKS, *state.key)
         return dict(
             method=state.method,
             seed=state.seed,
             **figures,
-            leaks=summary.finite_leaks(leaks) if leaks else None,
             failure=state.failure,
         )
 

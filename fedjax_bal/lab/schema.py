@@ -9,16 +9,14 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
+from fedjax_bal.analyses import Findings
+
 
 class Composition(TypedDict):
     """Estimated against true class shares of the clients."""
 
     clients: int
     rank_correlation: float | None
-
-
-Leaks = dict[str, Any]
-"""Results of privacy attacks on a run."""
 
 
 class Augmentation(TypedDict):
@@ -107,6 +105,8 @@ class RunRecord(NamedTuple):
     # UInt8[c, S, H, W, K] by name, of each method's first seed: generated images and real ones.
     pictures: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({})
     clients: Sequence[RunClients] = ()
+    # Of each method's first seed, by analysis and method.
+    findings: Mapping[str, Mapping[str, Findings]] = MappingProxyType({})
 
 
 def unwritten_summary(config: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

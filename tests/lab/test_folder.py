@@ -14,7 +14,7 @@ import small_run
 
 from fedjax_bal.config import config_digest, resolved_yaml
 from fedjax_bal.lab import FolderError, RunFolder, SweepFolder, choose_folder
-from fedjax_bal.lab.folder import LEAKS, PICTURES, run_name
+from fedjax_bal.lab.folder import PERSONALISED, PICTURES, run_name
 
 
 def claim(path, config, fresh=False):
@@ -105,8 +105,8 @@ def test_a_folder_goes_on_with_its_form_of_convolution_where_auto_is_asked_for(t
     assert RunFolder(path).conflict(longer) == ""
     other = small_run.config(tmp_path, "training.batch_size=7")
     assert RunFolder(path).conflict(other) == "training.batch_size: 20 here, 7 asked for"
-    explicit = small_run.config(tmp_path, "model.convolution=onednn")
-    assert RunFolder(path).conflict(explicit) == f"model.convolution: '{form}' here, 'onednn' asked for"
+    explicit = small_run.config(tmp_path, "model.convolution=plain")
+    assert RunFolder(path).conflict(explicit) == f"model.convolution: '{form}' here, 'plain' asked for"
     shutil.rmtree(path)
     claim(path, small_run.config(tmp_path, "model.convolution=plain"))
     assert RunFolder(path).conflict(config) == "model.convolution: 'plain' here, 'auto' asked for"
@@ -210,15 +210,16 @@ def test_only_the_first_of_several_processes_touches_the_folder(tmp_path):
     for round in (1, 2):  # before and after the first process has written there
         with folder.claimed(config):
             folder.begin(config, fresh=True)
-            folder.clear(*run, PICTURES, LEAKS)
+            folder.clear(*run, PICTURES, PERSONALISED)
             folder.save(*run, round, {"w": np.zeros(3)})
             folder.write_metrics([{"round": round}])
             folder.append_metrics([{"round": round}])
             folder.write_summary({"runs": []})
             folder.write_pictures(*run, {"real": np.zeros(3)})
-            folder.write_analysis(LEAKS, *run, {})
+            folder.write_analysis(PERSONALISED, *run, {})
             folder.finish()
-        assert (folder.read_metrics(), folder.read_summary(), folder.read_analysis(LEAKS, *run)) == ([], {}, None)
+        assert (folder.read_metrics(), folder.read_summary()) == ([], {})
+        assert folder.read_analysis(PERSONALISED, *run) is None
         assert not path.exists() or [file.name for file in path.iterdir()] == ["summary.json"]
         path.mkdir(exist_ok=True)
         (path / "summary.json").write_text('{"runs": 1}')
