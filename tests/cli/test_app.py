@@ -96,10 +96,10 @@ def test_run_writes_everything_and_says_where(here, monkeypatch):
     assert "  program 2: control variates: 2 runs of 7 rounds, " in result.output
     assert re.search(r"fedavg, seeds? .*: program ready after [\d.]+ s; .* on each of \d+ device\(s\)", result.output)
     assert re.search(r"^XLA's programs: \d+ compiled, \d+ found in ", result.output, re.MULTILINE)
-    used = "fashion_mnist_small, trained on 400 of 10,000 rows and 10 clients (scheme=pathological, clients=10, "
+    used = "fashion_mnist_small: 400 of 10,000 rows, 10 clients; held back: partition=pathological"
     assert result.output.startswith(f"data: {used}")
     folder = here / "runs" / "small"
-    assert f"Data: {used}" in (folder / "report.html").read_text()
+    assert used in (folder / "report.html").read_text()
     assert "report: runs/small/report.html" in result.output
     closing = r"^[1-9]\d* client updates in \d+ s, [\d,.]+/s while training; compiling took \d+% of the time$"
     assert re.search(closing, result.output, re.MULTILINE)
