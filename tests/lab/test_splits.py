@@ -164,7 +164,7 @@ def test_methods_with_other_data_have_their_own_line(here):
     entries = "methods=[fedavg, {recipe: fedprox, partition: {imbalance_factor: 4}}]"
     result = CliRunner().invoke(app, ["run", NPZ, "partition=natural", "model=mlp", entries, "--dry-run"])
     assert "  data of fedavg: npz: all 120 rows, 12 clients\n" in result.output
-    assert "  data of fedprox: npz: 70 of 120 rows and 12 clients (imbalance_factor=4)\n" in result.output
+    assert "  data of fedprox: npz: 70 of 120 rows, 12 clients; held back: imbalance_factor=4\n" in result.output
 
 
 def test_classes_that_only_the_test_set_has_are_named(tmp_path, monkeypatch):
