@@ -9,9 +9,9 @@ import logging
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import matplotlib
@@ -19,22 +19,20 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
-from matplotlib.cbook import is_math_text
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, findSystemFonts, fontManager, get_font
-from matplotlib.text import Text
+from matplotlib.font_manager import fontManager
 from matplotlib.ticker import MaxNLocator
 
 from fedjax_bal.metrics import Curve, evenly_spaced
-from fedjax_bal.report.labels import split_math
-from fedjax_bal.report.wording import LONGEST_NAME, join_some, printable
+from fedjax_bal.report.tables import LONGEST_NAME, join_some, printable, split_math
 
 # Widths on a page, in inches: of one of its two columns, and of both, for figures with several panels.
 WIDTH = 4.6
 WIDE = 9.4
 _WIDTH: ContextVar[float | None] = ContextVar("width of figures in inches", default=None)
+_MISSING: ContextVar[dict[str, None] | None] = ContextVar("characters that no font has", default=None)
 INK = "#222222"
 SOFT = "#666666"
 GREY = "#8a8a8a"
@@ -53,7 +51,7 @@ _NARROW = 4.0  # inches: narrower panels have their legend above or below, not o
 _FIRM = "\N{NO-BREAK SPACE}"
 _LETTER = 4.8  # points: the mean width of a letter of 9 points
 _ROUND = [1, 2, 5, 10]
-_MOST_MISSING = 10  # characters, and labels, that a message names
+_MOST_MISSING = 10  # characters that a message names
 
 STYLE = {
     "font.family": ["sans-serif"],
@@ -112,17 +110,7 @@ def _users_fonts() -> list[str]:
         listed = settings.get(f"font.{family}", [family])  # a generic family such as "serif", or a font
         if listed not in (matplotlib.rcParamsDefault["font.sans-serif"], STYLE["font.sans-serif"]):
             names += listed
-    if not {*names} <= {*fontManager.get_font_names()}:
-        _add_new_fonts()
     return [name for name in dict.fromkeys(names) if name in fontManager.get_font_names()]
-
-
-@cache
-def _add_new_fonts() -> None:
-    """Adds the fonts that were installed since matplotlib listed them; it keeps its list in a file."""
-    for file in {*findSystemFonts()} - {font.fname for font in fontManager.ttflist}:
-        with contextlib.suppress(Exception):  # not every file is a font that matplotlib can read
-            fontManager.addfont(file)
 
 
 def _text_scale() -> float:
@@ -178,61 +166,44 @@ def to_pdf(figure: Figure) -> bytes:
 
 def _save(figure: Figure, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    with style(), warnings.catch_warnings(), _without_notes_on_glyphs():
-        # A browser draws an SVG's text, in any script; for the other formats see `describe_missing_glyphs`.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        # Names of eighty characters for several panels leave no room for axes: a bad figure, but no fault of the run.
-        warnings.filterwarnings("ignore", message="constrained_layout not applied")
-        figure.savefig(buffer, **options)
+    # Matplotlib logs characters that the fonts of formulas lack, and warns about those of other text.
+    logger = logging.getLogger("matplotlib.mathtext")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with style(), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            figure.savefig(buffer, **options)
+    finally:
+        logger.setLevel(level)
+    for warning in caught:
+        text = str(warning.message)
+        if found := re.match(r"Glyph (\d+) .* missing from font", text):
+            missing = _MISSING.get()
+            if missing is not None:
+                missing[f"{chr(int(found[1]))} (U+{int(found[1]):04X})"] = None
+        elif "constrained_layout not applied" not in text:  # names of eighty characters leave no room for axes
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return buffer.getvalue()
 
 
 @contextlib.contextmanager
-def _without_notes_on_glyphs() -> Iterator[None]:
-    """Returns a context without the lines that matplotlib logs about characters beside a formula."""
-    logger = logging.getLogger("matplotlib.mathtext")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+def missing_glyphs(note: Callable[[str], object]) -> Iterator[None]:
+    """Returns a context for `to_pdf` and `to_png` that calls `note` once if no font has some characters of labels.
+
+    Such a character is an empty box in the file. A browser draws the text of an SVG document, in any script.
+    """
+    before = _MISSING.set({})
     try:
         yield
+        letters = join_some(list(_MISSING.get() or {}), _MOST_MISSING)
+        if letters:
+            note(
+                f"warning: figures show boxes for {letters}: the fonts used lack them; set font.family in your "
+                "matplotlibrc to an installed font that has them, or give methods other names with --names"
+            )
     finally:
-        logger.setLevel(before)
-
-
-def describe_missing_glyphs(figures: Iterable[Figure]) -> str:
-    """Describes the characters of labels that no font has, and the remedy; empty if there are none.
-
-    Such a character is an empty box in a PDF or PNG file. A tick's label is known after the figure was drawn.
-    """
-    missing: dict[str, set[str]] = {}
-    with style():
-        for text in (text for figure in figures for text in figure.findobj(Text)):
-            fonts = _fonts_of(text)
-            for letter in text.get_text():
-                if not letter.isspace() and not any(ord(letter) in _characters_of(font) for font in fonts):
-                    missing.setdefault(letter, set()).add(" ".join(text.get_text().split()))
-    if not missing:
-        return ""
-    letters = join_some([f"{letter} (U+{ord(letter):04X})" for letter in sorted(missing)], _MOST_MISSING)
-    labels = join_some([f"{label!r:.80}" for label in sorted(set().union(*missing.values()))], _MOST_MISSING)
-    return (
-        f"warning: figures show boxes for {letters}, in {labels}: the fonts used "
-        f"({', '.join([*_users_fonts(), 'DejaVu Sans'])}) lack them; set font.family in your matplotlibrc to an "
-        "installed font that has them, or give methods other names with --names"
-    )
-
-
-def _fonts_of(text: Text) -> list[str]:
-    """Returns the files of the fonts of a text, in which matplotlib looks for a character in turn."""
-    families = text.get_fontfamily()
-    if is_math_text(text.get_text()):
-        families = [families[0], "DejaVu Sans"]  # plain text from the first font alone, formulas from their own
-    return [findfont(FontProperties(family=[family])) for family in families]
-
-
-@cache
-def _characters_of(font: str) -> frozenset[int]:
-    return frozenset(get_font(font).get_charmap())
+        _MISSING.reset(before)
 
 
 def wrapped(text: str, letters: int = _LONGEST_LINE) -> str:
