@@ -113,10 +113,11 @@ def compare_runs(runs: Runs) -> Comparison:
     """Compares the methods of runs, each with those on the same data."""
     shared = _by_data(runs)
     groups = [summarise(group) for group in shared]
-    of_data = lambda key: _is_of_data(re.sub(r"^methods\.\d+\.", "", key))
+    of_data = lambda key: _is_of_data(_without_method(key))
     keys = [key for key, _ in differences(runs.configs) if of_data(key)]
     if not keys:  # the methods of one folder differ
-        keys = [key for config in runs.configs.values() for key in leaves(config) if "methods" in key and of_data(key)]
+        every = [(known, key, value) for known in map(leaves, runs.configs.values()) for key, value in known.items()]
+        keys = [key for known, key, value in every if of_data(key) and value != known.get(_without_method(key))]
     partitions = all(entries(config, "partition_seeds") for config in runs.configs.values())
     table = comparison_table(groups, runs.record.summary["target_accuracy"], notes(groups, partitions=partitions))
     return Comparison(shared, groups, list(dict.fromkeys(keys)), table)
@@ -133,6 +134,10 @@ def differences(configs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str
     return differing
 
 
+def _without_method(key: str) -> str:
+    return re.sub(r"^methods\.\d+\.", "", key)
+
+
 def _is_of_data(key: str) -> bool:
     return any(f"{key}.".startswith(f"{section}.") for section in _OF_DATA)
 
@@ -143,10 +148,11 @@ def _by_data(runs: Runs) -> list[list[dict[str, Any]]]:
     Runs whose seeds have a partition each get a `SeededDraw` as their seed, so that only runs on the same partition are
     paired.
     """
-    content = {}  # of a file that may have changed since; copies of rows for some methods don't count
+    # What tells files of one name apart: the rows of each class, without copies that some methods add.
+    rows = {}
     for part in runs.record.summary["partitions"]:
-        rows = (part.get("augmentation") or {}).get("before") or part.get("samples")
-        content |= {str(method): repr((part["mean"], part["std"], rows)) for method in part["methods"]}
+        originals = (part.get("augmentation") or {}).get("before") or part["samples"]
+        rows |= {str(method): (*part["mean"], *part["std"], *originals) for method in part["methods"]}
     data: dict[str, Hashable] = {}
     partitions: dict[str, dict[Any, Any]] = {}  # seed of the partition by seed of the run
     for folder, config in runs.configs.items():
@@ -160,7 +166,7 @@ def _by_data(runs: Runs) -> list[list[dict[str, Any]]]:
             label = labels[name_in_results(entry)]
             method = f"{label} ({folder})" if folder else label
             keys = sorted((key, repr(leaf)) for key, leaf in whole.items() if _is_of_data(key))
-            data[method] = (*keys, content.get(method))
+            data[method] = (*keys, () if by_seed else rows.get(method))
             partitions[method] = by_seed
     shared: dict[Hashable, list[dict[str, Any]]] = {}
     for run in runs.record.summary["runs"]:
@@ -208,7 +214,7 @@ def comparison_table(
     if target is not None:
         rounds, traffic = f"Rounds to {100 * target:g}%", f"Traffic to {100 * target:g}%, MB"
         columns[rounds] = [
-            NOTHING
+            "not reached"
             if method.rounds_to_target is None
             else f"{method.rounds_to_target:.1f}".removesuffix(".0") + _some(method.reached, method.seeds)
             for method in methods
@@ -226,6 +232,7 @@ def comparison_table(
     columns["Seeds"] = [str(method.seeds) for method in methods]
     short |= {"Best, %": None, "Worst class, %": "worst", "Mean over classes, %": "class mean", "Seeds": "seeds"}
     short |= {"Traffic, MB": "MB", "Evaluations": "evaluations"}
+    columns = {heading: cells for heading, cells in columns.items() if {*cells} != {NOTHING}}
     title = f"Comparison of methods: {printable(condition)}" if condition else "Comparison of methods"
     return Table(title, list(columns), list(zip(*columns.values(), strict=True)), note, best, short)
 
@@ -302,11 +309,11 @@ def verdict(methods: Sequence[MethodSummary]) -> str:
     if len(ranked) == 1:
         said = f"{best.method} reaches an accuracy of {accuracy}."
     elif tied(ranked):
-        said = f"All {len(ranked)} methods reach the same mean accuracy, {100 * (best.last5.mean or 0.0):.1f}%."
+        said = f"All methods with an accuracy have the same mean, {100 * (best.last5.mean or 0.0):.1f}%."
     elif rival is None:
         said = f"{best.method} has the highest accuracy, {accuracy}: the 95% intervals of all its leads exclude 0."
     elif rival[1].low is None:
-        said = f"{best.method} has the highest accuracy, {accuracy}; with less than two paired seeds it may be chance."
+        said = f"{best.method} has the highest accuracy, {accuracy}; with fewer than two paired seeds it may be chance."
     else:
         other = rival[0]
         said = (

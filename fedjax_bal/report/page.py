@@ -94,11 +94,11 @@ class Page(NamedTuple):
         statistics: the numbers behind the tables, as rows of a CSV file.
         pictures: figures; curves come first, the others after the tables.
         warnings: reasons why numbers are provisional or hard to compare; empty texts are skipped, here and below.
-        states: tables of the runs that aren't done.
+        first: tables above the sections, such as one of the runs that aren't done.
         verdicts: the result in words.
         paper: the comparison with a paper's results.
         details: further tables.
-        settings: tables after the pictures.
+        settings: the accuracy at every setting of a sweep.
         differing: in which keys the configurations differ.
         setting: the keys that differ from their defaults, and the methods.
         whole_setting: all keys.
@@ -113,11 +113,11 @@ class Page(NamedTuple):
     statistics: Sequence[Mapping[str, Any]]
     pictures: Sequence[Picture]
     warnings: Sequence[str] = ()
-    states: Sequence[Table] = ()
+    first: Sequence[Table] = ()
     verdicts: Sequence[str] = ()
     paper: PaperComparison = PaperComparison((), "")
     details: Sequence[Table] = ()
-    settings: Sequence[Table] = ()
+    settings: Table | None = None
     differing: Pairs | None = None
     setting: Pairs = ()
     whole_setting: Pairs = ()
@@ -140,7 +140,8 @@ class Page(NamedTuple):
 
     def tables(self) -> dict[str, bytes]:
         """All tables of the page as LaTeX, and the numbers behind them as CSV, by file extension."""
-        shown = [*self.comparisons, *self.paper.tables, *self.details, *self.settings]
+        shown = [*self.first, *self.comparisons, *self.paper.tables, *self.details]
+        shown += [self.settings] if self.settings else []
         keys = list(self.statistics[0]) if self.statistics else []
         numbers = Table("Statistics", keys, [list(row.values()) for row in self.statistics])
         return {
@@ -254,7 +255,7 @@ def _compared(runs: Runs, compared: Comparison, *warnings: str) -> dict[str, Any
     summary = runs.record.summary
     return {
         "warnings": [*warnings, compared.warning],
-        "states": run_states(runs),
+        "first": run_states(runs),
         "verdicts": compared.verdicts,
         "comparisons": [compared.table] if compared.groups else [],
         "details": [*class_balance(summary), *details(summary["runs"]), *by_client(runs.record.clients)],

@@ -166,24 +166,27 @@ def to_pdf(figure: Figure) -> bytes:
 
 def _save(figure: Figure, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    # Matplotlib logs characters that the fonts of formulas lack, and warns about those of other text.
+    texts: list[str] = []
+    swallow = lambda record: texts.append(record.getMessage())  # returns None, so that nothing is logged
     logger = logging.getLogger("matplotlib.mathtext")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    logger.addFilter(swallow)
     try:
         with style(), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             figure.savefig(buffer, **options)
     finally:
-        logger.setLevel(level)
+        logger.removeFilter(swallow)
     for warning in caught:
         text = str(warning.message)
-        if found := re.match(r"Glyph (\d+) .* missing from font", text):
-            missing = _MISSING.get()
-            if missing is not None:
-                missing[f"{chr(int(found[1]))} (U+{int(found[1]):04X})"] = None
+        if "missing from font" in text:
+            texts.append(text)
         elif "constrained_layout not applied" not in text:  # names of eighty characters leave no room for axes
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    missing = _MISSING.get()
+    if missing is not None and options["format"] != "svg":  # whose text a browser draws, in any script
+        for decimal, hexadecimal in re.findall(r"Glyph (\d+) |\[U\+([0-9a-f]+)\]", " ".join(texts)):
+            code = int(decimal) if decimal else int(hexadecimal, 16)
+            missing[f"{chr(code)} (U+{code:04X})"] = None
     return buffer.getvalue()
 
 
@@ -191,7 +194,7 @@ def _save(figure: Figure, **options: Any) -> bytes:
 def missing_glyphs(note: Callable[[str], object]) -> Iterator[None]:
     """Returns a context for `to_pdf` and `to_png` that calls `note` once if no font has some characters of labels.
 
-    Such a character is an empty box in the file. A browser draws the text of an SVG document, in any script.
+    Such a character is an empty box in the file. Matplotlib logs those of formulas, and warns of the others.
     """
     before = _MISSING.set({})
     try:

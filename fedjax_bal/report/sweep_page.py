@@ -54,14 +54,14 @@ def page_of_sweep(results: sweeps.Results, pictures: Sequence[Picture] = ()) -> 
     elif results.other_points:  # points without rows of an unfinished sweep may be its own
         warnings.append(_OF_OTHER_POINTS.format(join_some(results.other_points, _MOST_NAMED)))
     lost = [row for row in results.rows if row["status"] != "done"]
-    states = []
+    first = leaders(results)
     if lost:
         warnings.append(_NO_RESULT)
         heads = ("Point", "Method", "Seed", "State", "Reason")
         cells = [(row["point"], row["method"], row.get("seed"), row["status"], row["failure"] or "") for row in lost]
         note = f"{len(lost)} of {len(results.rows)} runs; results.csv has all of them." * (len(lost) > _MOST_LOST)
         rows = [tuple(printable(str(cell)) for cell in row) for row in cells[:_MOST_LOST]]
-        states.append(Table("Runs without a result", heads, rows, note))
+        first.append(Table("Runs without a result", heads, rows, note))
 
     sheet = _mark_swept(results)
     setting, whole_setting = setting_of_sheet(sheet)
@@ -73,14 +73,14 @@ def page_of_sweep(results: sweeps.Results, pictures: Sequence[Picture] = ()) -> 
         heading=results.name,
         facts=[plural(count, noun) for noun, count in counts.items()],
         warnings=warnings,
-        states=states,
+        first=first,
         verdicts=verdicts(results),
         paper=paper,
         comparisons=comparisons(results),
         statistics=list(_statistics(results, paper)),
-        details=[*leaders(results), *best_settings(results)],
+        details=best_settings(results),
         pictures=pictures,
-        settings=[all_settings(results)] if results.axes else [],
+        settings=all_settings(results) if results.axes else None,
         setting=setting,
         whole_setting=whole_setting,
         machine=[*device_and_versions(results.summary), *_speed(results)],

@@ -1,20 +1,16 @@
 """A table of a report, as text for a terminal, as HTML, CSV and LaTeX; and the numbers and names in its cells."""
 
-import io
 import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, zip_longest
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jinja2
-import rich.table
 from markupsafe import Markup
-from rich import box
-from rich.console import Console
-from rich.text import Text
+from rich.cells import cell_len, chop_cells
 
 from fedjax_bal.lab import as_csv
 from fedjax_bal.metrics import NOTHING, Difference
@@ -57,36 +53,23 @@ class Table(NamedTuple):
     short: Mapping[str, str | None] = MappingProxyType({})
 
     def text(self, width: int) -> str:
-        """Formats the table for a terminal: in one line per row if there is room, or in two, or as a list."""
+        """Formats the table for a terminal: a row on one line if there is room, or on several, or as a list."""
         kept = [place for place, heading in enumerate(self.headings) if self.short.get(heading, heading) is not None]
         headings = [self.short.get(self.headings[place]) or self.headings[place] for place in kept]
         rows = [[row[place] for place in kept] for row in self.rows]
+        lines = _aligned([headings, *rows], width)
+        if lines is None:
+            folded = [list(map(_in_two_lines, row)) for row in (headings, *rows)]
+            others = sum(2 + max(map(_width, column)) for column in list(zip(*folded, strict=True))[1:])
+            room = max(width - others, _NARROWEST_NAMES)
+            names = ("\n".join(chop_cells(name, room)) for name, *_ in (headings, *rows))
+            lines = _aligned([[name, *cells] for name, (_, *cells) in zip(names, folded, strict=True)], width)
+        if lines is None:
+            lines = []
+            for name, *cells in rows:
+                lines += [name, *(f"  {heading}: {cell}" for heading, cell in zip(headings[1:], cells, strict=True))]
         note = textwrap.wrap(self.note, min(width, _WIDEST_NOTE))
-        above = [self.title] if self.title else []
-        console = Console(width=min(width, 10_000), file=io.StringIO(), color_system=None, markup=False, emoji=False)
-        for folded, wrapped in ((False, False), (True, False), (True, True)):
-            shown = _in_two_lines if folded else str
-            grid = rich.table.Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
-            for place, heading in enumerate(headings):
-                first = place == 0
-                grid.add_column(
-                    Text(shown(heading)),
-                    justify="left" if first else "right",
-                    no_wrap=not (first and wrapped),
-                    overflow="fold",
-                    min_width=_NARROWEST_NAMES if first and wrapped else None,
-                )
-            for row in rows:
-                grid.add_row(*(Text(shown(cell)) for cell in row))
-            if console.measure(grid).minimum <= width:
-                with console.capture() as captured:
-                    console.print(grid)
-                lines = (line.rstrip() for line in captured.get().strip("\n").split("\n"))
-                return "\n".join([*above, *lines, *note])
-        listed = []
-        for name, *cells in rows:
-            listed += [name, *(f"  {heading}: {cell}" for heading, cell in zip(headings[1:], cells, strict=True))]
-        return "\n".join([*above, *listed, *note])
+        return "\n".join([*([self.title] if self.title else []), *lines, *note])
 
     def html(self, heading: str = "") -> Markup:
         """Formats the table for a page, under its title if `heading` names an element such as `h3`."""
@@ -133,6 +116,26 @@ class Table(NamedTuple):
             "\\end{tabular}",
             "\\end{table}\n",
         ])  # fmt: skip
+
+
+def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str] | None:
+    """Aligns rows of cells in columns, with a rule below the first row; None if they are wider than `width`."""
+    sizes = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    total = sum(sizes) + 2 * (len(sizes) - 1)
+    if total > width:
+        return None
+    lines = []
+    for row in rows:
+        for name, *cells in zip_longest(*(cell.split("\n") for cell in row), fillvalue=""):
+            padded = [" " * (size - cell_len(cell)) + cell for size, cell in zip(sizes[1:], cells, strict=True)]
+            lines.append("  ".join([name + " " * (sizes[0] - cell_len(name)), *padded]).rstrip())
+        if row is rows[0]:
+            lines.append("─" * total)
+    return lines
+
+
+def _width(cell: str) -> int:
+    return max(map(cell_len, cell.split("\n")))
 
 
 def _in_two_lines(cell: str) -> str:
