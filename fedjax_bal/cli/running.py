@@ -104,10 +104,11 @@ def _show(path: Path, console: Output) -> None:
     from fedjax_bal.lab import Cost, RunFolder
 
     page = build_page(path)
-    show_results(path, console)
+    closing = Output()
+    show_results(path, console, closing)
     summary = RunFolder(path).read_summary()
     console.say(Cost.saved(summary["cost"]).in_words(summary["wall_s"]))
-    Output().say(f"report: {page}")
+    closing.say(f"report: {page}")
 
 
 def sweep_command(
@@ -181,7 +182,7 @@ def _backend(name: str, address: str | None, devices: Any, data_dir: str | None)
 def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Output) -> None:
     if folder.part is None:
         page = build_page(folder.path)
-        show_results(folder.path, console)
+        show_results(folder.path, console, console)
         console.say(f"table: {folder.results}")
         console.say(f"page: {page}")
     else:
@@ -200,12 +201,12 @@ def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Output) ->
         fail("some runs have no result, all others are done:\n  " + "\n  ".join([*lines[:_MOST_FAILURES], *more]), 1)
 
 
-def show_results(path: Path, console: Output) -> None:
-    """Prints the tables (on `console`) and the sentences on the results of a run or sweep."""
+def show_results(path: Path, console: Output, closing: Output) -> None:
+    """Prints the tables of the results of a run or sweep on a console, and the sentences on another."""
     from fedjax_bal.report import results
 
     tables, sentences = results(path)
     for table in tables:
         console.say(f"{table.text(console.room)}\n")
     for text in sentences:
-        Output().print(Text(text))
+        closing.print(Text(text))

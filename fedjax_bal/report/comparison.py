@@ -210,6 +210,7 @@ def comparison_table(
     columns["Final, %"] = [SHARE.show(method.final) for method in methods]
     columns["Best, %"] = [SHARE.show(method.best) for method in methods]
     if _balances_classes(methods):
+        short["Final, %"] = None
         columns["KL"] = [NOTHING if method.chain_kl is None else f"{method.chain_kl:.3f}" for method in methods]
     if target is not None:
         rounds, traffic = f"Rounds to {100 * target:g}%", f"Traffic to {100 * target:g}%, MB"
@@ -231,7 +232,7 @@ def comparison_table(
         columns["Evaluations"] = [" to ".join(map(str, sorted({*method.evaluations}))) for method in methods]
     columns["Seeds"] = [str(method.seeds) for method in methods]
     short |= {"Best, %": None, "Worst class, %": "worst", "Mean over classes, %": "class mean", "Seeds": "seeds"}
-    short |= {"Traffic, MB": "MB", "Evaluations": "evaluations"}
+    short |= {"Traffic, MB": "MB", "Evaluations": "evals"}
     columns = {heading: cells for heading, cells in columns.items() if {*cells} != {NOTHING}}
     title = f"Comparison of methods: {printable(condition)}" if condition else "Comparison of methods"
     return Table(title, list(columns), list(zip(*columns.values(), strict=True)), note, best, short)

@@ -128,11 +128,10 @@ class Page(NamedTuple):
         """Renders the page as one file that opens without a network connection."""
         curves = [picture for picture in self.pictures if picture.kind in _CURVES]
         others = [picture for picture in self.pictures if picture.kind not in _CURVES]
-        return encoded(
-            TEMPLATES.get_template("page.html").render(
-                page=self, curves=_in_columns(curves), others=_in_columns(others), most_open=_MOST_OPEN
-            )
+        text = TEMPLATES.get_template("page.html").render(
+            page=self, curves=_in_columns(curves), others=_in_columns(others), most_open=_MOST_OPEN
         )
+        return encoded(text.lstrip())
 
     def documents(self) -> dict[str, str]:
         """The page's figures as SVG documents, by name."""
