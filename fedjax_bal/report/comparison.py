@@ -215,7 +215,7 @@ def comparison_table(
     if target is not None:
         rounds, traffic = f"Rounds to {100 * target:g}%", f"Traffic to {100 * target:g}%, MB"
         columns[rounds] = [
-            "not reached"
+            "never"
             if method.rounds_to_target is None
             else f"{method.rounds_to_target:.1f}".removesuffix(".0") + _some(method.reached, method.seeds)
             for method in methods
@@ -232,7 +232,7 @@ def comparison_table(
         columns["Evaluations"] = [" to ".join(map(str, sorted({*method.evaluations}))) for method in methods]
     columns["Seeds"] = [str(method.seeds) for method in methods]
     short |= {"Best, %": None, "Worst class, %": "worst", "Mean over classes, %": "class mean", "Seeds": "seeds"}
-    short |= {"Traffic, MB": "MB", "Evaluations": "evals"}
+    short |= {"Traffic, MB": "MB", "Evaluations": None}
     columns = {heading: cells for heading, cells in columns.items() if {*cells} != {NOTHING}}
     title = f"Comparison of methods: {printable(condition)}" if condition else "Comparison of methods"
     return Table(title, list(columns), list(zip(*columns.values(), strict=True)), note, best, short)
