@@ -1,22 +1,23 @@
 """Files for a paper: figures of a column's width as PDF and PNG, and a table of chosen metrics in LaTeX."""
 
+import contextlib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedjax_bal.config import Sections, nearest_choices, without_defaults
+from fedjax_bal.config import nearest_choices
 from fedjax_bal.files import write_atomically
 from fedjax_bal.lab import FolderError, SweepFolder, writing
 from fedjax_bal.metrics import METRICS, NOTHING, SHARE, TEXT, Metric, paired_difference, spread_of_draws
 from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.comparison import AVERAGED, compare_runs
-from fedjax_bal.report.reading import NO_NAMES, Runs, check_names, entries, read_runs, section
-from fedjax_bal.report.tables import BOOKTABS, Latex, Table, encoded, flat, plural, printable, to_latex
+from fedjax_bal.report.reading import NO_NAMES, Runs, check_names, read_runs
+from fedjax_bal.report.tables import BOOKTABS, Latex, Table, encoded, plural, printable, to_latex
 
 # Matplotlib is imported late, with the gallery: importing it takes longer than most commands run.
 
@@ -46,7 +47,7 @@ def write_figures(
         width: width of the figures in inches. Figures are laid out for this width, with text of at least 7 points.
         names: as in `read_runs`.
         only: the names of figures to write, with or without a number at the end; empty for all.
-        note: called with a message if no font has some characters of the labels.
+        note: called with a message for each character of labels that no font has.
 
     Returns:
         The PDF files, in page order.
@@ -56,7 +57,7 @@ def write_figures(
         ValueError: there is no figure of a name in `only`.
     """
     from fedjax_bal.report.gallery import run_figures, sweep_figures
-    from fedjax_bal.report.plots import as_wide_as, missing_glyphs, to_pdf, to_png
+    from fedjax_bal.report.plots import as_wide_as, to_pdf, to_png
 
     read = _read(folders, names)
     if isinstance(read, Runs):
@@ -70,7 +71,7 @@ def write_figures(
     for name in only:
         if name not in {*short, *short.values()}:
             raise ValueError(f"--only: received {name!r:.80}; {nearest_choices(name, dict.fromkeys(short.values()))}")
-    with writing(directory, "choose another folder with --figures"), as_wide_as(width), missing_glyphs(note):
+    with writing(directory, "choose another folder with --figures"), as_wide_as(width), _noting_warnings(note):
         directory.mkdir(parents=True, exist_ok=True)
         for name, figure in drawn.items():
             if only and not {name, short[name]} & {*only}:
@@ -91,17 +92,27 @@ def write_partition_picture(
 ) -> None:
     """Draws the clients' samples of each class, `Int[M, C]`, into a `.png` or `.svg` file.
 
-    `note` is called with a message if a `.png` file lacks characters of the labels, because no font has them.
+    `note` is called with a message for each character of labels of a `.png` file that no font has.
     """
     from fedjax_bal.report.gallery import partition
-    from fedjax_bal.report.plots import missing_glyphs, to_png, to_svg
+    from fedjax_bal.report.plots import to_png, to_svg
 
     figure = partition([(title, counts, clients)], classes)
     if file.suffix.lower() == ".png":
-        with missing_glyphs(note):
+        with _noting_warnings(note):
             write_atomically(file, to_png(figure))
     else:
         write_atomically(file, to_svg(figure, title).encode())
+
+
+@contextlib.contextmanager
+def _noting_warnings(note: Callable[[str], object]) -> Iterator[None]:
+    """Passes warnings on once each: those of matplotlib about characters of labels that no font has."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for text in dict.fromkeys(str(warning.message) for warning in caught):
+        note(f"warning: {text} Set font.family in your matplotlibrc to a font that has it, or change names by --names.")
 
 
 def write_table(
@@ -124,10 +135,9 @@ def write_table(
     remark = ""
     if isinstance(read, Runs):
         name = "Comparison of runs" if read.joined else read.record.summary["name"]
-        subject = _setting(list(read.configs.values()), read.record.summary["runs"]) or name
         conditions = [("", compare_runs(read).runs)]
     else:
-        name = subject = read.name
+        name = read.name
         conditions = [
             (sweeps.name_condition(read, here), [sweeps.best_runs(read, here)]) for here in sweeps.list_conditions(read)
         ]
@@ -136,7 +146,7 @@ def write_table(
     if not any(runs for _, groups in conditions for runs in groups):
         raise FolderError(f"{folders[0]}: no run has been evaluated yet, so there is no table")
     file = folders[0] / "table.tex"
-    text = paper_table(conditions, chosen, bold=bold, name=name, subject=subject, remark=remark)
+    text = paper_table(conditions, chosen, bold=bold, name=name, remark=remark)
     with writing(file, "make the folder writable"):
         write_atomically(file, encoded(text))
     return file
@@ -174,7 +184,6 @@ def paper_table(
     *,
     bold: bool,
     name: str,
-    subject: str,
     remark: str = "",
 ) -> str:
     r"""Formats a table with a row for each method and, under each condition, a column for each metric.
@@ -184,8 +193,7 @@ def paper_table(
         metrics: the columns.
         bold: prints in bold, in each column and group, the best mean, and underlines those that don't clearly differ
             from it.
-        name: the results' name, for `\label`.
-        subject: the start of the caption.
+        name: the results' name, with which the caption starts.
         remark: the end of the caption.
     """
     runs = [run for _, groups in conditions for group in groups for run in group]
@@ -203,7 +211,7 @@ def paper_table(
     seeds = Counter((place, run["method"]) for place, (_, groups) in enumerate(conditions) for g in groups for run in g)
     least, most = min(seeds.values()), max(seeds.values())
     counted = plural(most, "seed") if least == most else f"{least} to {most} seeds"
-    caption = [to_latex(f"{subject}: mean ± standard deviation over {counted}.")]
+    caption = [to_latex(f"{printable(name)}: mean ± standard deviation over {counted}.")]
     if bold:
         caption += [_BOLD, _UNDERLINED] if most > 1 else [_BOLD]
     caption.append(to_latex(remark))
@@ -252,22 +260,3 @@ def _best_and_close(by_seed: Mapping[str, Mapping[Any, float]], *, highest: bool
         if lead.low is not None and lead.high is not None and lead.low <= 0 <= lead.high
     }
     return best, close
-
-
-def _setting(configs: Sequence[Mapping[str, Any]], runs: Group) -> str:
-    """Describes data set, partition and rounds, for a caption; empty if they differ between runs or are the user's."""
-    from fedjax_bal.data import DATASETS  # imports jax
-
-    settings = set()
-    for config in configs:
-        reader = DATASETS.get(str(section(config, "dataset").get("name")))
-        changed = {key for entry in entries(config, "methods") if isinstance(entry, dict) for key in entry}
-        if reader is None or reader.origin == "own" or changed & {"dataset", "partition"}:
-            return ""
-        kind = Sections.child("partition")
-        partition = section(config, "partition")
-        partition = {key: value for key, value in partition.items() if key != "seed"}
-        scheme = flat(without_defaults(kind, partition) if kind else partition).replace("_", " ")
-        settings.add(f"{reader.description.partition(':')[0]}, {scheme}")
-    rounds = {run.get("rounds") for run in runs}
-    return f"{settings.pop()}, {rounds.pop()} rounds" if len(settings) == len(rounds) == 1 else ""

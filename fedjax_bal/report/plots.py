@@ -5,7 +5,6 @@ This module imports matplotlib, so callers that must start quickly import it lat
 
 import contextlib
 import io
-import logging
 import re
 import textwrap
 import warnings
@@ -26,13 +25,12 @@ from matplotlib.font_manager import fontManager
 from matplotlib.ticker import MaxNLocator
 
 from fedjax_bal.metrics import Curve, evenly_spaced
-from fedjax_bal.report.tables import LONGEST_NAME, join_some, printable, split_math
+from fedjax_bal.report.tables import LONGEST_NAME, printable, split_math
 
 # Widths on a page, in inches: of one of its two columns, and of both, for figures with several panels.
 WIDTH = 4.6
 WIDE = 9.4
 _WIDTH: ContextVar[float | None] = ContextVar("width of figures in inches", default=None)
-_MISSING: ContextVar[dict[str, None] | None] = ContextVar("characters that no font has", default=None)
 INK = "#222222"
 SOFT = "#666666"
 GREY = "#8a8a8a"
@@ -51,7 +49,6 @@ _NARROW = 4.0  # inches: narrower panels have their legend above or below, not o
 _FIRM = "\N{NO-BREAK SPACE}"
 _LETTER = 4.8  # points: the mean width of a letter of 9 points
 _ROUND = [1, 2, 5, 10]
-_MOST_MISSING = 10  # characters that a message names
 
 STYLE = {
     "font.family": ["sans-serif"],
@@ -166,47 +163,13 @@ def to_pdf(figure: Figure) -> bytes:
 
 def _save(figure: Figure, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    texts: list[str] = []
-    swallow = lambda record: texts.append(record.getMessage())  # returns None, so that nothing is logged
-    logger = logging.getLogger("matplotlib.mathtext")
-    logger.addFilter(swallow)
-    try:
-        with style(), warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            figure.savefig(buffer, **options)
-    finally:
-        logger.removeFilter(swallow)
-    for warning in caught:
-        text = str(warning.message)
-        if "missing from font" in text:
-            texts.append(text)
-        elif "constrained_layout not applied" not in text:  # names of eighty characters leave no room for axes
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    missing = _MISSING.get()
-    if missing is not None and options["format"] != "svg":  # whose text a browser draws, in any script
-        for decimal, hexadecimal in re.findall(r"Glyph (\d+) |\[U\+([0-9a-f]+)\]", " ".join(texts)):
-            code = int(decimal) if decimal else int(hexadecimal, 16)
-            missing[f"{chr(code)} (U+{code:04X})"] = None
+    with style(), warnings.catch_warnings():
+        # Names of eighty characters for several panels leave no room for axes: a bad figure, but no fault of the run.
+        warnings.filterwarnings("ignore", message="constrained_layout not applied")
+        if options["format"] == "svg":  # whose text a browser draws, in any script
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(buffer, **options)
     return buffer.getvalue()
-
-
-@contextlib.contextmanager
-def missing_glyphs(note: Callable[[str], object]) -> Iterator[None]:
-    """Returns a context for `to_pdf` and `to_png` that calls `note` once if no font has some characters of labels.
-
-    Such a character is an empty box in the file. Matplotlib logs those of formulas, and warns of the others.
-    """
-    before = _MISSING.set({})
-    try:
-        yield
-        letters = join_some(list(_MISSING.get() or {}), _MOST_MISSING)
-        if letters:
-            note(
-                f"warning: figures show boxes for {letters}: the fonts used lack them; set font.family in your "
-                "matplotlibrc to an installed font that has them, or give methods other names with --names"
-            )
-    finally:
-        _MISSING.reset(before)
 
 
 def wrapped(text: str, letters: int = _LONGEST_LINE) -> str:

@@ -32,9 +32,7 @@ def cells(text):
 
 def table(*conditions, metrics=("final",), **options):
     shown = [(name, [group]) for name, group in conditions]
-    return paper_table(
-        shown, find_metrics(metrics), **({"bold": False, "name": "my_run", "subject": "my_run"} | options)
-    )
+    return paper_table(shown, find_metrics(metrics), **({"bold": False, "name": "my_run"} | options))
 
 
 def test_a_table_has_a_row_for_each_method_and_a_column_for_each_metric():
