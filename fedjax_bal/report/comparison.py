@@ -272,7 +272,7 @@ def notes(groups: Sequence[Sequence[MethodSummary]], *, partitions: bool, crosse
     return " ".join(said)
 
 
-def _ranked(methods: Sequence[MethodSummary]) -> list[MethodSummary]:
+def ranked(methods: Sequence[MethodSummary]) -> list[MethodSummary]:
     """Sorts the methods that have an accuracy, highest mean first."""
     return sorted((s for s in methods if s.last5.mean is not None), key=lambda s: -(s.last5.mean or 0.0))
 
@@ -285,13 +285,13 @@ def tied(methods: Sequence[MethodSummary]) -> bool:
 
 def leader(methods: Sequence[MethodSummary]) -> MethodSummary | None:
     """Returns the method that leads every other one with a 95% interval that excludes 0; None if there is none."""
-    ranked = _ranked(methods)
-    return ranked[0] if len(ranked) > 1 and not tied(ranked) and _rival(ranked) is None else None
+    in_order = ranked(methods)
+    return in_order[0] if len(in_order) > 1 and not tied(in_order) and _rival(in_order) is None else None
 
 
-def _rival(ranked: Sequence[MethodSummary]) -> tuple[MethodSummary, Difference] | None:
+def _rival(in_order: Sequence[MethodSummary]) -> tuple[MethodSummary, Difference] | None:
     """Returns the best method that the first may not lead, and the difference from it; None if there is none."""
-    pairs = ((other, paired_difference(ranked[0].last5_of_seeds, other.last5_of_seeds)) for other in ranked[1:])
+    pairs = ((other, paired_difference(in_order[0].last5_of_seeds, other.last5_of_seeds)) for other in in_order[1:])
     return next(((other, lead) for other, lead in pairs if lead.low is None or lead.low <= 0), None)
 
 
@@ -301,15 +301,15 @@ def verdict(methods: Sequence[MethodSummary]) -> str:
     Accuracy on an imbalanced test set hides rare classes, so if another method has the highest mean over classes, a
     further sentence says so.
     """
-    ranked = _ranked(methods)
-    if not ranked:
+    in_order = ranked(methods)
+    if not in_order:
         return "No run has an accuracy yet."
-    best = ranked[0]
+    best = in_order[0]
     accuracy = f"{SHARE.show(best.last5)}%"
-    rival = None if tied(ranked) else _rival(ranked)
-    if len(ranked) == 1:
+    rival = None if tied(in_order) else _rival(in_order)
+    if len(in_order) == 1:
         said = f"{best.method} reaches an accuracy of {accuracy}."
-    elif tied(ranked):
+    elif tied(in_order):
         said = f"All methods with an accuracy have the same mean, {100 * (best.last5.mean or 0.0):.1f}%."
     elif rival is None:
         said = f"{best.method} has the highest accuracy, {accuracy}: the 95% intervals of all its leads exclude 0."
@@ -321,8 +321,8 @@ def verdict(methods: Sequence[MethodSummary]) -> str:
             f"No clear winner: {best.method} has the highest accuracy, {accuracy}, but the 95% interval of its lead "
             f"over {other.method}, {SHARE.show(other.last5)}%, includes 0."
         )
-    top = max(ranked, key=lambda method: method.class_mean.mean or 0.0)
-    if top is not best and _imbalanced(ranked):
+    top = max(in_order, key=lambda method: method.class_mean.mean or 0.0)
+    if top is not best and _imbalanced(in_order):
         said += f" On this imbalanced test set, {top.method} has the highest mean over classes."
     return said
 

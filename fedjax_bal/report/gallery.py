@@ -180,16 +180,18 @@ def _at_the_end(runs: Runs, methods: Sequence[str], panels: Sequence[plots.Panel
     classes = summary["class_names"]
     kind = kind_of_inputs(runs)
     samples = class_samples(summary["partitions"])
-    uneven = samples is not None and samples.min() < samples.max()
-    order = np.argsort(-samples, kind="stable") if uneven else np.arange(len(classes))
+    order = np.arange(len(classes))
+    uneven = False
+    heads = classes
+    if samples is not None and samples.min() < samples.max():
+        uneven = True
+        order = np.argsort(-samples, kind="stable")
+        heads = [f"{classes[place]}, {samples[place]:,.0f}" for place in order]
     names = [classes[place] for place in order]
     ordered = f"Classes are ordered from most to fewest training {kind}." if uneven else ""
 
     known = {method: values[0] for method in methods if (values := class_accuracies(lines, method)) is not None}
     if known:
-        heads = names
-        if uneven:
-            heads = [f"{name}, {count:,.0f}" for name, count in zip(names, samples[order], strict=True)]
         text = _caption(
             "Test accuracy of each class in % at the last evaluation, mean over seeds; a method that does equally well "
             "on all classes has a row of one colour.",

@@ -7,7 +7,7 @@ from typing import Any
 from fedjax_bal.lab import SweepFolder, as_csv, writing
 from fedjax_bal.metrics import NOTHING, SHARE, Spread, paired_difference
 from fedjax_bal.report import sweep_results as sweeps
-from fedjax_bal.report.comparison import AVERAGED, comparison_table, leader, notes, statistics, verdict
+from fedjax_bal.report.comparison import AVERAGED, comparison_table, leader, notes, ranked, statistics, verdict
 from fedjax_bal.report.page import Page, Picture, device_and_versions, reproduction, setting_of_sheet
 from fedjax_bal.report.published import PaperComparison, paper_comparison_of_sweep
 from fedjax_bal.report.tables import Table, encoded, join_some, plural, points, printable, three_digits
@@ -90,10 +90,7 @@ def page_of_sweep(results: sweeps.Results, pictures: Sequence[Picture] = ()) -> 
 
 def verdicts(results: sweeps.Results) -> list[str]:
     """Says what the numbers of a sweep without conditions mean; a sweep over conditions has a table of them."""
-    known = sweeps.comparable(results)
-    if len(known) > 1 or len(results.methods) == 1 < len(known[0][1]):
-        return []
-    return [verdict([summary for group in known[0][1] for summary in group])]
+    return [] if results.condition_axes else [verdict(sweeps.summarise_condition(results, {}))]
 
 
 def comparisons(results: sweeps.Results) -> list[Table]:
@@ -123,17 +120,14 @@ def leaders(results: sweeps.Results) -> list[Table]:
     rows = []
     best = set()
     for condition in sweeps.list_conditions(results):
-        methods = sweeps.summarise_condition(results, condition)
-        ranked = sorted((m for m in methods if m.last5.mean is not None), key=lambda m: -(m.last5.mean or 0.0))
-        name = sweeps.name_condition(results, condition)
-        if not ranked:
-            rows.append((name, NOTHING, NOTHING, NOTHING))
-            continue
-        following = ranked[1:2]
-        lead = [points(paired_difference(ranked[0].last5_of_seeds, m.last5_of_seeds)) for m in following]
-        if leader(methods) is not None:
-            best.add(len(rows))
-        rows.append((name, ranked[0].method, SHARE.show(ranked[0].last5), *(lead or [NOTHING])))
+        first, second, *_ = *ranked(sweeps.summarise_condition(results, condition)), None, None
+        cells = (NOTHING, NOTHING, NOTHING)
+        if first is not None:
+            lead = paired_difference(first.last5_of_seeds, second.last5_of_seeds) if second else None
+            cells = first.method, SHARE.show(first.last5), points(lead)
+            if leader(sweeps.summarise_condition(results, condition)):
+                best.add(len(rows))
+        rows.append((sweeps.name_condition(results, condition), *cells))
     heads = ("Condition", "Method", AVERAGED, "Lead, points [95% interval]")
     return [Table("Highest accuracy at each condition", heads, rows, _LEADERS, best)]
 
