@@ -120,7 +120,7 @@ def compare_runs(runs: Runs) -> Comparison:
         keys = [key for known, key, value in every if of_data(key) and value != known.get(_without_method(key))]
     partitions = all(entries(config, "partition_seeds") for config in runs.configs.values())
     table = comparison_table(groups, runs.record.summary["target_accuracy"], notes(groups, partitions=partitions))
-    return Comparison(shared, groups, list(dict.fromkeys(keys)), table)
+    return Comparison(shared, groups, list(dict.fromkeys(keys)) or ["their rows"], table)
 
 
 def differences(configs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:

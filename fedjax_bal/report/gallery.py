@@ -29,7 +29,7 @@ from fedjax_bal.report.tables import join_some, printable
 _CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
 _BANDS = "Bands are one standard deviation either side of the mean over seeds."
 _SPLIT = "Each panel shows some of the lines, and the first one in grey."
-_AT_BEST = "Each method has its best setting, on other axes than this one, too."
+_AT_BEST = "On all other axes each method has its best value."
 _NO_RESULT = "Left out, because no run ended: {}."
 _MOST_PARTITIONS = 20
 _MOST_CONFUSED = 200  # maximum number of classes of a confusion matrix on a page
