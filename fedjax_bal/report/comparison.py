@@ -118,8 +118,7 @@ def compare_runs(runs: Runs) -> Comparison:
     if not keys:  # the methods of one folder differ
         every = [(known, key, value) for known in map(leaves, runs.configs.values()) for key, value in known.items()]
         keys = [key for known, key, value in every if of_data(key) and value != known.get(_without_method(key))]
-    partitions = all(entries(config, "partition_seeds") for config in runs.configs.values())
-    table = comparison_table(groups, runs.record.summary["target_accuracy"], notes(groups, partitions=partitions))
+    table = comparison_table(groups, runs.record.summary["target_accuracy"], notes(groups))
     return Comparison(shared, groups, list(dict.fromkeys(keys)) or ["their rows"], table)
 
 
@@ -258,9 +257,13 @@ def _few_evaluations(methods: Sequence[MethodSummary]) -> bool:
     return any(method.evaluations[0] < MANY_EVALUATIONS for method in methods if method.last5.mean is not None)
 
 
-def notes(groups: Sequence[Sequence[MethodSummary]], *, partitions: bool, crossed: bool = False) -> str:
+def notes(groups: Sequence[Sequence[MethodSummary]]) -> str:
     """Selects the sentences on the numbers that a table contains."""
     methods = list(chain.from_iterable(groups))
+    draws = [[draw for draw in method.last5_of_seeds if isinstance(draw, SeededDraw)] for method in methods]
+    counts = [(len({draw.partition for draw in of_method}), len(of_method)) for of_method in draws]
+    partitions = any(count > 1 for count, _ in counts)
+    crossed = partitions and any(runs > count for count, runs in counts)
     said = [KL] if _balances_classes(methods) else []
     if any(method.final.std is not None for method in methods):
         said.append(_DEVIATION)

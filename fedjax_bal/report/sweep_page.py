@@ -95,17 +95,8 @@ def verdicts(results: sweeps.Results) -> list[str]:
 
 def comparisons(results: sweeps.Results) -> list[Table]:
     """Tables of the methods at each condition, each at its best setting there; the last one has the notes."""
-    # Whether the runs of a setting use several partitions, and whether several runs share one.
-    partitions = False
-    crossed = False
-    for runs in results.runs.values():
-        draws = {run["seed"] for run in runs}
-        count = len({draw.partition for draw in draws})
-        partitions |= count > 1
-        crossed |= len(draws) > count
     found = sweeps.comparable(results)
-    every = [group for _, groups in found for group in groups]
-    said = notes(every, partitions=partitions, crossed=partitions and crossed)
+    said = notes([group for _, groups in found for group in groups])
     last = len(found) - 1
     return [
         comparison_table(groups, results.target, said if place == last else "", name)

@@ -8,7 +8,7 @@ import pytest
 from rounding import STEPS, SUM
 
 from fedjax_bal.lab import RunClients, as_csv
-from fedjax_bal.metrics import METRICS, NOTHING, REPORT_TABLES, compare, ranked_clients
+from fedjax_bal.metrics import METRICS, NOTHING, REPORT_TABLES, SeededDraw, compare, ranked_clients
 from fedjax_bal.report.comparison import (
     by_client,
     class_balance,
@@ -82,7 +82,7 @@ def test_divergences_are_shown_only_where_a_method_evens_classes_out():
     assert "KL" not in comparison_table([compare(made)], None).headings
     made[1]["copies"] = 7
     assert column(comparison_table([compare(made)], None), "KL") == ["0.550", "0.125"]
-    assert "KL: divergence" in notes([compare(made)], partitions=False)
+    assert "KL: divergence" in notes([compare(made)])
 
 
 def test_few_evaluations_are_counted():
@@ -276,11 +276,9 @@ def test_statistics_have_n_mean_deviation_and_intervals():
 
 
 def test_notes_say_what_an_interval_covers():
-    summaries = [summarise(RUNS)]
-    said = {
-        "partitions": notes(summaries, partitions=True),
-        "crossed": notes(summaries, partitions=True, crossed=True),
-    }
-    assert "sample standard deviation" in said["crossed"] and "95% Student t interval" in said["crossed"]
-    assert "own partition" in said["partitions"] and "averaged first" in said["crossed"]
-    assert "between seeds only" in notes(summaries, partitions=False)
+    said = lambda *draws: notes([summarise([run | {"seed": draws[run["seed"]]} for run in RUNS])])
+    assert "sample standard deviation" in said(0, 1, 2) and "95% Student t interval" in said(0, 1, 2)
+    assert "between seeds only" in said(0, 1, 2)
+    assert "between seeds only" in said(SeededDraw(5, 0), SeededDraw(5, 1), SeededDraw(5, 2))
+    assert "own partition" in said(SeededDraw(5, 0), SeededDraw(6, 1), SeededDraw(7, 2))
+    assert "averaged first" in said(SeededDraw(5, 0), SeededDraw(6, 0), SeededDraw(6, 1))

@@ -56,7 +56,7 @@ RUNS = [
 
 def test_latex_has_the_cells_and_the_note_as_a_comment():
     groups = [summarise(RUNS)]
-    latex = comparison_table(groups, None, notes(groups, partitions=False)).latex()
+    latex = comparison_table(groups, None, notes(groups)).latex()
     said = " ".join(line.removeprefix("% ") for line in latex.splitlines() if line.startswith("% "))
     assert "sample standard deviation" in said and "95\\% Student t interval" in said
     assert "\\caption{Comparison of methods.}\n\\label{tab:comparison-of-methods}" in latex
