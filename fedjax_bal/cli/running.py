@@ -35,7 +35,7 @@ def build_page(path: Path) -> Path:
         from fedjax_bal.lab import SweepFolder
         from fedjax_bal.report import build, build_sweep
 
-        return build_sweep(path, Output().say) if SweepFolder(path).exists() else build(path)
+        return build_sweep(path) if SweepFolder(path).exists() else build(path)
 
 
 def describe_run(config: Any, path: Path, data_dir: Path | None, devices: str | int | None, *, fresh: bool) -> None:
