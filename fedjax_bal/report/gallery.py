@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from fedjax_bal.analyses import ANALYSES
 from fedjax_bal.metrics import (
     Curve,
     class_accuracies,
@@ -83,6 +84,11 @@ def run_figures(runs: Runs) -> Iterator[plots.Drawn]:
         )
         figure = plots.images(list(pixels.items()), classes)
         yield f"pictures-{number}", f"Real images and fakes of {printable(method)}", text, figure
+    for analysis, by_method in run.findings.items():
+        for number, (method, found) in enumerate(by_method.items() if analysis in ANALYSES else (), 1):
+            drawn = ANALYSES[analysis].figures(printable(method), found, classes)
+            for name, title, text, figure in drawn:
+                yield f"pictures-{analysis}-{name}-{number}", title, text, figure
     grids = []
     for method in methods if len(classes) <= _MOST_CONFUSED else ():
         matrix = pooled_confusion(run.summary["runs"], method)

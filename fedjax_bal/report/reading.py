@@ -122,7 +122,7 @@ def _read(folder: Path, names: Mapping[str, str]) -> RunRecord:
             training = {**section(config, "training"), **section(planned.entry, "training")}
             stopping = EarlyStopping(**(training.get("early_stopping") or {}))
             history = RunHistory(lines[key], planned.rounds or newest, run.summary["target_accuracy"], stopping)
-            of_run = {"method": planned.method, "seed": planned.seed, "leaks": None, "failure": None}
+            of_run = {"method": planned.method, "seed": planned.seed, "failure": None}
             known[key] = {**(entry or {}), **summarise_run(history), **of_run}
         states.add(state_of(known.get(key), planned))
     finished = states.isdisjoint({NOT_BEGUN, IN_PROGRESS}) and (run.summary["finished"] or FAILED in states)
@@ -209,7 +209,10 @@ def renamed(run: RunRecord, new: Callable[[str], str]) -> RunRecord:
     lines = [{**line, "method": new(line["method"])} for line in run.lines]
     pictures = {new(method): shown for method, shown in run.pictures.items()}
     clients = [of_run._replace(method=new(of_run.method)) for of_run in run.clients]
-    return run._replace(summary=summary, lines=lines, pictures=pictures, clients=clients)
+    findings = {
+        name: {new(method): found for method, found in by_method.items()} for name, by_method in run.findings.items()
+    }
+    return run._replace(summary=summary, lines=lines, pictures=pictures, clients=clients, findings=findings)
 
 
 def entries(config: Mapping[str, Any], key: str) -> list[Any]:
