@@ -16,7 +16,7 @@ from rounding import FORMULA, SUM
 from fedjax_bal import report
 from fedjax_bal.config import load_config
 from fedjax_bal.contrib.privacy import PrivacyAttacks, Regression
-from fedjax_bal.contrib.privacy.attacks import _correlations
+from fedjax_bal.contrib.privacy import attacks as module
 from fedjax_bal.lab.setup import set_up
 from fedjax_bal.plugins import load_plugins
 
@@ -63,7 +63,7 @@ def attacks():
     with pytest.MonkeyPatch.context() as patch:
         stand_in = Attacks()
         for name in ("fit_decoder", "decode", "regress"):
-            patch.setattr(f"fedjax_bal.contrib.privacy.attacks.{name}", getattr(stand_in, name))
+            patch.setattr(module, name, getattr(stand_in, name))
         yield stand_in
 
 
@@ -138,7 +138,7 @@ def test_the_attackers_images_are_the_test_set_without_the_single_ones(folder, c
 def test_correlations_are_those_of_the_images_with_their_class_and_with_others():
     images = np.random.default_rng(0).normal(size=(3, 2, 2, 1)).astype(np.float32)
     own = np.array([2, 0])
-    found = _correlations(images[own] * 2 + 1, images, own)
+    found = module._correlations(images[own] * 2 + 1, images, own)
     others = [np.corrcoef(images[a].ravel(), images[b].ravel())[0, 1] for a, b in ((2, 0), (2, 1), (0, 1), (0, 2))]
     assert found["truth"] == pytest.approx(1, abs=FORMULA) and found["others"] == pytest.approx(
         np.mean(others), abs=FORMULA
@@ -169,6 +169,6 @@ def test_the_report_draws_all_of_it_where_the_plugin_is_loaded(folder):
 def test_images_of_a_size_that_no_attack_can_make_are_refused(monkeypatch):
     simulation = SimpleNamespace(setting=SimpleNamespace(model=SimpleNamespace(input_shape=(6, 6, 1))))
     for shares in (True, False):
-        monkeypatch.setattr("fedjax_bal.contrib.privacy.attacks.shares_prototypes", lambda _, shares=shares: shares)
+        monkeypatch.setattr(module, "shares_prototypes", lambda _, shares=shares: shares)
         with pytest.raises(ValueError, match=r"image_shape: received .6, 6, 1.") if shares else nullcontext():
             PrivacyAttacks().check(simulation)
