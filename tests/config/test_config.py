@@ -23,7 +23,7 @@ from fedjax_bal.config import (
     resolved_yaml,
     run_digest,
 )
-from fedjax_bal.config.reference import find_keys, json_schema, key_references
+from fedjax_bal.config.explain import find_keys, json_schema, key_references
 from fedjax_bal.config.schema import OptimizerSection
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml, read_yaml
 from fedjax_bal.optim import optimizers

@@ -13,7 +13,7 @@ from fedjax_bal.data import are_tokens
 from fedjax_bal.engine.device.layout import Layout
 from fedjax_bal.metrics import Measured
 from fedjax_bal.optim import Optimizer, as_optimizer
-from fedjax_bal.options import Evaluation, Execution, LocalTraining
+from fedjax_bal.options import Evaluation, Execution, LocalTraining, derived, trusted
 from fedjax_bal.parts import Part, Weigh, parts_with
 from fedjax_bal.types import Array, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import one_of
@@ -22,9 +22,19 @@ R = TypeVar("R")
 _STATIC = {"static": True}  # part of the pytree's structure: another value is another program
 _PRODUCTS = {"float32": "highest", "tensorfloat32": "tensorfloat32", "bfloat16": "bfloat16"}
 
-# A pytree, so that the optimizer's numbers are leaves; registered here, because `options` doesn't import jax.
-_FIELDS = [field.name for field in dataclasses.fields(LocalTraining)]
-jax.tree_util.register_dataclass(LocalTraining, ["optimizer"], [name for name in _FIELDS if name != "optimizer"])
+# A pytree, so that the optimizer's numbers are leaves; registered here, because `options` doesn't import jax, and by
+# functions, because `register_dataclass` would call the constructor, which checks all values, for every traced copy.
+_STATIC_OPTIONS = [field.name for field in dataclasses.fields(LocalTraining) if field.name != "optimizer"]
+jax.tree_util.register_pytree_with_keys(
+    LocalTraining,
+    lambda local: (
+        [(jax.tree_util.GetAttrKey("optimizer"), local.optimizer)],
+        tuple(getattr(local, name) for name in _STATIC_OPTIONS),
+    ),
+    lambda static, leaves: trusted(
+        LocalTraining, optimizer=leaves[0], **dict(zip(_STATIC_OPTIONS, static, strict=True))
+    ),
+)
 
 
 @jax.tree_util.register_dataclass
@@ -121,7 +131,7 @@ class Setting:
 
     def with_room(self, max_size: int, batch_size: int) -> "Setting":
         """Returns the setting for another size of the largest client, and another batch size."""
-        local = dataclasses.replace(self.local, batch_size=batch_size)
+        local = derived(self.local, batch_size=batch_size)
         return dataclasses.replace(self, local=local, max_size=max_size)
 
     def steps_per_epoch(self, size: Any) -> Any:

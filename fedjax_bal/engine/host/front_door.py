@@ -17,7 +17,7 @@ from fedjax_bal.jax_setup import is_traced, package_settings, start_jax
 from fedjax_bal.metrics import METRICS, EarlyStopping, client_accuracies, shot_groups
 from fedjax_bal.models import check_is_model, normalisation_of
 from fedjax_bal.optim import AnyOptimizer
-from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
+from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation, derived
 from fedjax_bal.parts import BATCH_STATISTICS, RunFacts, RunSetting, changes_for_evaluation, check_needs
 from fedjax_bal.recipes import Recipe, combine
 from fedjax_bal.status import StatusLine, duration
@@ -117,7 +117,7 @@ def build(
     for part in recipe.parts:
         model = part.bind(model)
     trained = compatibility.fitting_optimizer("local.optimizer", local.optimizer, model)
-    local = dataclasses.replace(local, optimizer=trained)
+    local = derived(local, optimizer=trained)
     # Parts also implement the options of batch statistics; they come after the recipe's own.
     recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[local.batch_statistics]))
     normalisation = normalisation_of(model)

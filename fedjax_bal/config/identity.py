@@ -1,13 +1,14 @@
 """The identity of a configuration: its text, its digest, its plug-ins, and its differences from another one."""
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from fedjax_bal.config.changes import PATHS, SEED_LISTS
-from fedjax_bal.config.configuration import Config, MethodConfig
-from fedjax_bal.config.problems import Problem, dotted_path, received_value
+from fedjax_bal.config.errors import Problem, dotted_path, received_value
+from fedjax_bal.config.merge import PATHS, SEED_LISTS
+from fedjax_bal.config.schema import Config, MethodConfig, Sections
 from fedjax_bal.config.sections import to_plain
 from fedjax_bal.config.yaml_text import dump_yaml
 from fedjax_bal.metrics import METRICS
@@ -56,78 +57,114 @@ def _with_form(sections: Any, form: str, of: str) -> Any:
 
 
 def config_digest(config: Config) -> str:
-    """Returns the SHA-256 of the resolved YAML in hexadecimal."""
+    """Returns the SHA-256 of everything in a configuration, in hexadecimal."""
     return _digest(resolved_sheet(config))
 
 
-def run_digest(config: Config) -> str:
-    """Returns the digest of what a run's rounds depend on: all but the numbers of rounds, the seeds and the labels.
+def comparison_digest(config: Config) -> str:
+    """Returns the digest of what all runs of a comparison share: neither methods nor labels, rounds and seeds.
 
-    Checkpoints identify their configuration by it. It includes the name of a file but not its path, so that a folder
-    with a configuration, its files and its runs can be moved; `files` and checkpoints record their content.
+    No round depends on the number of rounds, and no run on the other methods and seeds. Of a file it includes the name
+    but not the path, so that a folder with a configuration, its files and its runs can be moved; the fingerprint of the
+    data stands for their content.
 
     Example:
         >>> from fedjax_bal.config import load_config
-        >>> config, longer = load_config(None), load_config(None, ["training.rounds=60", "seeds=[0, 1, 2, 3]"])
-        >>> run_digest(longer) == run_digest(config)
+        >>> config, longer = load_config(None), load_config(None, ["rounds=60", "seeds=4", "methods=moon"])
+        >>> comparison_digest(longer) == comparison_digest(config)
         True
     """
     sheet = resolved_sheet(config)
-    for key in (*SEED_LISTS, "files"):
+    for key in ("methods", *SEED_LISTS, "files"):
         sheet.pop(key, None)
-    for sections in (sheet, *sheet["methods"]):
-        sections.get("training", {}).pop("rounds", None)
-        sections.pop("label", None)
-        for key, section in list(sections.items()):
-            file = section.get(PATHS[key]) if key in PATHS else None
-            if file is not None:
-                sections[key] = section | {PATHS[key]: os.path.basename(file)}
     if sheet["paper"]:  # its `setting` depends on the rounds and seeds, too
         sheet["paper"] = {key: value for key, value in sheet["paper"].items() if key != "setting"}
-    return _digest(sheet)
+    return _digest(_movable(sheet))
 
 
-def continues(config: Config, earlier: Config) -> bool:
-    """Returns whether a configuration equals an earlier one, or only adds rounds or seeds to it.
-
-    No round depends on the number of rounds, so the earlier runs are the beginning of the new ones. New seeds must
-    follow the old ones, since attacks and pictures use the first seed.
+def method_digest(config: Config, index: int) -> str:
+    """Returns the digest of one method: its name, its recipes, and its complete sections but for the rounds.
 
     Example:
         >>> from fedjax_bal.config import load_config
-        >>> short = load_config(None, ["training.rounds=10", "seeds=[0]"])
-        >>> long = load_config(None, ["training.rounds=20", "seeds=[0, 1]"])
+        >>> one, two = load_config(None, ["methods=fedavg,moon"]), load_config(None, ["methods=moon", "rounds=9"])
+        >>> method_digest(one, 1) == method_digest(two, 0) != method_digest(one, 0)
+        True
+    """
+    method = config.methods[index]
+    sections = {key: to_plain(getattr(method, key)) for key in Sections.model_fields}
+    return _digest({"name": method.name, "recipes": to_plain(method.recipes), **_movable(sections)})
+
+
+def run_digest(config: Config) -> str:
+    """Returns the digest of a comparison with its methods, for the files that have one digest."""
+    return _digest([comparison_digest(config), *(method_digest(config, index) for index in range(len(config.methods)))])
+
+
+def _movable(sheet: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns sections without the number of rounds, and with the names of files in place of their paths."""
+    training = {key: value for key, value in sheet["training"].items() if key != "rounds"}
+    sheet = {**sheet, "training": training}
+    for key, file in PATHS.items():
+        path = sheet[key].get(file)
+        if path is not None:
+            sheet[key] = {**sheet[key], file: os.path.basename(path)}
+    return sheet
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def continues(config: Config, earlier: Config) -> bool:
+    """Returns whether a configuration equals an earlier one, or only adds rounds, seeds or methods to it.
+
+    The earlier methods are all there, under their names and with the same settings, in any order. New seeds must follow
+    the old ones, since pictures and analyses use the first seed.
+
+    Example:
+        >>> from fedjax_bal.config import load_config
+        >>> short = load_config(None, ["rounds=10", "seeds=[0]", "methods=fedavg"])
+        >>> long = load_config(None, ["rounds=20", "seeds=[0, 1]", "methods=moon,fedavg"])
         >>> continues(long, short), continues(short, long)
         (True, False)
     """
-    if run_digest(config) != run_digest(earlier):
+    if comparison_digest(config) != comparison_digest(earlier):
         return False
     for key in SEED_LISTS:
         seeds = getattr(config, key)
         before = getattr(earlier, key)
         if seeds != before and (seeds is None or before is None or seeds[: len(before)] != before):
             return False
-    methods = zip(config.methods, earlier.methods, strict=True)
-    return all(method.training.rounds >= before.training.rounds for method, before in methods)
-
-
-def _digest(sheet: Mapping[str, Any]) -> str:
-    return hashlib.sha256(dump_yaml(sheet).encode()).hexdigest()
+    places = {method.name: index for index, method in enumerate(config.methods)}
+    for index, before in enumerate(earlier.methods):
+        place = places.get(before.name)
+        if place is None or method_digest(config, place) != method_digest(earlier, index):
+            return False
+        if config.methods[place].training.rounds < before.training.rounds:
+            return False
+    return True
 
 
 def differences(here: Config, asked: Config) -> list[str]:
-    """Lists the keys in which the configuration of a run folder and the requested one differ.
+    """Lists the keys in which the configuration of a run folder and the requested one differ; of methods by name.
 
     Example:
         >>> from fedjax_bal.config import load_config
         >>> differences(load_config(None, ["training.rounds=40"]), load_config(None, ["training.rounds=60"]))
         ['training.rounds: 40 here, 60 asked for']
     """
-    ours, theirs = (config_leaves(config.model_copy(update={"files": {}})) for config in (here, asked))
+    ours, theirs = ({**resolved_sheet(config), "files": None} for config in (here, asked))
+    for sheet in (ours, theirs):
+        sheet["methods"] = {entry["name"]: entry for entry in sheet["methods"]}
+    for name in theirs["methods"].keys() - ours["methods"].keys():
+        del theirs["methods"][name]  # a method that is added isn't in the way
+    ours, theirs = leaves(ours), leaves(theirs)
+    shown = lambda sheet, path: received_value(sheet[path]) if path in sheet else "absent"
     return [
-        f"{path}: {ours.get(path, 'absent')} here, {theirs.get(path, 'absent')} asked for"
+        f"{path}: {shown(ours, path)} here, {shown(theirs, path)} asked for"
         for path in dict.fromkeys([*ours, *theirs])
-        if ours.get(path) != theirs.get(path)
+        if shown(ours, path) != shown(theirs, path)
     ]
 
 

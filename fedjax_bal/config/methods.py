@@ -1,160 +1,26 @@
-"""A whole configuration: shared sections, the methods to compare, each with its overrides, and the seeds."""
+"""Reads the methods of a configuration: recipes, names, and the sections with each method's overrides."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Any
 
-from annotated_types import MinLen
-from pydantic import Field
-
-from fedjax_bal.annotations import DISTINCT, ParsedBy, PositiveShare, Seed, ShortForm, TextMatching, parameters
-from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, raise_all, received_value
-from fedjax_bal.config.schema import Sections, contradicted_parameter, resolve_alias
-from fedjax_bal.config.sections import Section, check_section, merge_sections, refused, to_plain, variant
+from fedjax_bal.annotations import parameters
+from fedjax_bal.config.errors import KeyPath, Problem, nearest_choices, raise_all, received_value
+from fedjax_bal.config.merge import merge
+from fedjax_bal.config.schema import (
+    KEYS_OF_METHODS,
+    METHOD_NAME,
+    Config,
+    MethodConfig,
+    RecipeChoice,
+    Sections,
+    combined,
+    contradicted_parameter,
+    resolve_alias,
+)
+from fedjax_bal.config.sections import Section, check_section, to_plain, variant
 from fedjax_bal.registry import plugin_errors
 from fedjax_bal.validate import suggestion
-
-if TYPE_CHECKING:
-    from fedjax_bal.recipes import Recipe
-
-FOLDER_NAME = TextMatching(
-    "a name of letters, digits, '.', '_' and '-', starting with a letter or digit, at most 100 characters",
-    re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch,
-)
-METHOD_NAME = TextMatching(
-    "printable text of 1 to 60 characters", lambda text: text.isprintable() and 0 < len(text.strip()) == len(text) <= 60
-)
-
-MOST_SEEDS = 1000
-"""The largest number of seeds that may be given in place of a list of them."""
-
-_SOURCE = TextMatching(
-    "printable text of 1 to 300 characters", lambda text: text.isprintable() and 0 < len(text) <= 300
-)
-_COUNT = ShortForm(f"a count from 1 to {MOST_SEEDS} (3 for [0, 1, 2])")
-_Seeds = Annotated[tuple[Seed, ...], MinLen(1), DISTINCT, _COUNT]
-_Value = Annotated[Any, ParsedBy("a value of the key", lambda value: value)]
-
-
-KEYS_OF_METHODS = ("name", "label", "recipe", *Sections.model_fields)
-"""The keys of a method's entry next to its recipe's hyperparameters."""
-
-
-class RecipeChoice(Section):
-    """A recipe by name.
-
-    Attributes:
-        name: one of `fedjax_bal.recipes.RECIPES`.
-        hyperparameters: all hyperparameters; the recipe is `RECIPES[name](**hyperparameters)`.
-    """
-
-    name: str
-    hyperparameters: dict[str, Any]
-
-
-class MethodConfig(Sections):
-    """A method: its recipes, and the sections with its overrides applied.
-
-    Attributes:
-        name: the method's name in results.
-        label: its name in reports; None for `name`. A change of it alone resumes a run.
-        recipes: the recipes, to be combined in this order.
-        overrides: the method's changes to the sections of the configuration.
-    """
-
-    registry: ClassVar[str] = "recipes.RECIPES"
-    choices_kind: ClassVar[str] = "recipes"
-    choice: ClassVar[str | None] = "recipe"
-    listed: ClassVar[bool] = True
-
-    name: str
-    label: str | None = None
-    recipes: tuple[RecipeChoice, ...]
-    overrides: dict[str, Any]
-
-    @property
-    def recipe(self) -> "Recipe":
-        """The combined recipe."""
-        return _combined(self.recipes)
-
-
-# pydantic passes entries on as they are: `read_methods` validates them once the shared sections are valid.
-_WANTED = "a recipe's name, such as fedavg, or a mapping with the key recipe"
-_Entry = Annotated[MethodConfig, ParsedBy(_WANTED, lambda entry: entry)]
-
-
-class ReportedResults(Section):
-    """A paper's results, which the report compares with this run's.
-
-    Attributes:
-        source: the paper and table, and where its setting differs.
-        accuracy: test accuracy in (0, 1] by the method's name in this configuration.
-        which: `final`, `best` over all rounds, or `last5`, the mean of the last five evaluations.
-        setting: the paper's values of keys that this configuration changes, by their dotted paths. Changes on the
-            command line, and in a file based on the paper's, are noted here.
-    """
-
-    source: Annotated[str, _SOURCE]
-    accuracy: Annotated[dict[str, PositiveShare], MinLen(1)]
-    which: Literal["final", "best", "last5"] = "final"
-    setting: dict[str, _Value] = Field(default_factory=dict)
-
-
-class Config(Sections):
-    """A complete, checked configuration.
-
-    Attributes:
-        name: the name of the run folder; by default the file's name.
-        methods: the methods to compare; an entry is a recipe's name, or a mapping with the key recipe, the recipe's
-            hyperparameters, changes to the sections, a `name` in results, and a `label` in reports.
-        seeds: distinct seeds; every method runs once with each.
-        partition_seeds: one partition seed for each of `seeds`, so that intervals over seeds include the variation
-            between partitions; None for a single partition, drawn with `partition.seed`.
-        paper: a paper's results in this setting; None for none.
-        plugins: the plug-ins that a run used, with the digests of their sources.
-        files: the files that a run read because its configuration names them, with their SHA-256; other content is
-            refused. `{}` accepts any.
-    """
-
-    name: Annotated[str, FOLDER_NAME]
-    methods: Annotated[tuple[_Entry, ...], MinLen(1)]
-    seeds: _Seeds = (0,)
-    partition_seeds: _Seeds | None = None
-    paper: ReportedResults | None = None
-    plugins: dict[str, str] = Field(default_factory=dict)
-    files: dict[str, str] = Field(default_factory=dict)
-
-    @classmethod
-    def child(cls, key: str) -> type[Section] | None:
-        """Returns the class of the section at a key; for `methods`, the class of its entries."""
-        return MethodConfig if key == "methods" else super().child(key)
-
-    def with_partition_of(self, seed: int, method: MethodConfig) -> MethodConfig:
-        """Returns a method's configuration with the partition seed that belongs to one of `seeds`.
-
-        Example:
-            >>> from fedjax_bal.config import load_config
-            >>> config = load_config(None, ["seeds=[0, 1]", "partition_seeds=[5, 6]"])
-            >>> config.with_partition_of(1, config.methods[0]).partition.seed
-            6
-        """
-        if self.partition_seeds is None:
-            return method
-        partition = method.partition.model_copy(update={"seed": self.partition_seeds[self.seeds.index(seed)]})
-        return method.model_copy(update={"partition": partition})
-
-    def _check(self) -> Self:
-        if self.partition_seeds is not None and len(self.partition_seeds) != len(self.seeds):
-            rule = f"must be as many as the {len(self.seeds)} of `seeds`"
-            raise refused(f"received {len(self.partition_seeds)} seeds, {rule}", "partition_seeds")
-        return super()._check()
-
-
-def _combined(recipes: Iterable[RecipeChoice]) -> "Recipe":
-    """Combines recipes into one; raises `ValueError` if they can't be combined."""
-    from fedjax_bal.recipes import RECIPES, combine
-
-    return combine(*(RECIPES[recipe.name](**recipe.hyperparameters) for recipe in recipes))
 
 
 def read_methods(entries: Any, shared: Sections | None) -> tuple[list[MethodConfig], list[Problem]]:
@@ -211,15 +77,16 @@ def _read_method(entry: Any, shared: Sections | None, path: KeyPath) -> tuple[Me
         rule = "but all methods have one target; give evaluation.target_accuracy outside of `methods`"
         problems.append(Problem((*path, "evaluation", "target_accuracy"), f"received {received}, {rule}"))
 
-    # A run folder's file states every default of the shared sections and must mean the same when it is read again, so
-    # overrides are merged into the completed sections.
+    # Only what the method changes is validated, over the completed sections of all methods: a run folder's file states
+    # every default of these, and must mean the same when it is read again.
     sections = {key: getattr(shared, key, None) for key in Sections.model_fields}
-    overrides = {key: value for key, value in entry.items() if key in Sections.model_fields}
+    overrides = {key: value for key, value in entry.items() if key in sections}
     if overrides and shared:
         partition = overrides.get("partition")
         if isinstance(partition, Mapping) and contradicted_parameter(partition) is None:
             overrides["partition"] = resolve_alias(partition)
-        changed, refusals = check_section(Sections, merge_sections(Sections, to_plain(sections), overrides), path)
+        merged = merge(sections, [((key,), value) for key, value in overrides.items()], Sections)
+        changed, refusals = check_section(Sections, merged, path)
         problems += refusals
         if changed is not None:
             sections = dict(changed)
@@ -255,7 +122,7 @@ def _read_recipes(entry: Mapping[str, Any], path: KeyPath) -> tuple[list[RecipeC
         problems += refusals
     if not problems:
         try:
-            _combined(recipes)
+            combined(recipes)
         except (ValueError, TypeError) as error:
             problems.append(Problem(path, f"received {[recipe.name for recipe in recipes]}: {error}"))
     return recipes, problems
@@ -314,7 +181,7 @@ def check_methods(config: Config, source: str, overridden: Sequence[KeyPath] = (
         >>> from fedjax_bal.config import load_config
         >>> load_config(None, ["methods=[fedbn]"])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        fedjax_bal.config.problems.ConfigError: ...: methods.0: fedbn: received the model mlp, none of ...
+        fedjax_bal.config.errors.ConfigError: ...: methods.0: fedbn: received the model mlp, none of ...
     """
     from fedjax_bal.models import normalisation
     from fedjax_bal.parts import BALANCED, BATCH_STATISTICS, RunFacts, check_needs

@@ -3,19 +3,28 @@
 import difflib
 import inspect
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, get_args
 
 from pydantic import TypeAdapter
 
 from fedjax_bal.annotations import describe, parse_argument_docs
-from fedjax_bal.config.changes import SEED_LISTS, completed_path
-from fedjax_bal.config.configuration import MOST_SEEDS, Config
-from fedjax_bal.config.problems import KeyPath, dotted_path, received_value
-from fedjax_bal.config.sections import SYNONYMS, Section, Variant, to_plain
+from fedjax_bal.config.errors import KeyPath, dotted_path, received_value
+from fedjax_bal.config.merge import SEED_LISTS, SYNONYMS, completed_path, section_at
+from fedjax_bal.config.schema import MOST_SEEDS, Config
+from fedjax_bal.config.sections import Section, Variant, to_plain
 
 _BOUNDS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
 _MOST_MEANT = 4
+_OTHER_WORDS = {
+    **dict.fromkeys(("num_clients", "n_clients"), "partition.clients"),
+    **dict.fromkeys(("batch", "bs"), "training.batch_size"),
+    **dict.fromkeys(("num_rounds", "n_rounds"), "training.rounds"),
+    **dict.fromkeys(("dirichlet", "lda"), "partition=dirichlet alpha=0.1"),
+    **dict.fromkeys(("iid", "natural"), "partition=iid or partition=natural"),
+    "plugin": "the option --plugin FILE",
+}
+"""Keys that users try, and no other rule finds -> what they mean."""
 
 
 class KeyReference(NamedTuple):
@@ -113,6 +122,52 @@ def find_keys(key: str) -> list[KeyReference]:
         raise ValueError(f"config explain: {received_value(key)} is not a key; {hint}")
     sections = {match.path for match in matches if any(entry.path.startswith(f"{match.path}.") for entry in known)}
     return [entry for entry in known if entry in matches or entry.path.rpartition(".")[0] in sections]
+
+
+def meant_key(path: KeyPath, data: Any) -> str:
+    """Suggests what an unknown key means if it belongs to another section, or to another choice than the one made.
+
+    Args:
+        path: the unknown key's path.
+        data: the configuration.
+
+    Example:
+        >>> meant_key(("hidden",), {"model": {"name": "tiny_bn"}})
+        'model.name tiny_bn has no hidden; model=mlp hidden=... chooses one that has it'
+        >>> meant_key(("training", "lr"), {})
+        "did you mean 'optimizer.learning_rate' or 'server_optimizer.learning_rate'?"
+    """
+    *above, key = map(str, path)
+    section = section_at(Config, tuple(above))
+    if section is None or difflib.get_close_matches(key.lower(), section.model_fields, 1):
+        return ""  # the section suggests its own keys
+    if not above and key in _OTHER_WORDS:
+        return f"did you mean {_OTHER_WORDS[key]}?"
+    below = "".join(f"{name}." for name in above)
+    entries = [entry for entry in key_references() if entry.path.startswith(below)]
+    ends = [entry.path.rpartition(".")[2] for entry in entries]
+    near = [key] if key in SYNONYMS else difflib.get_close_matches(key, [*ends, *SYNONYMS], 1, 0.8)
+    if near and near[0] in SYNONYMS and near[0] != key:
+        return f"did you mean {near[0]!r}?"
+    meant = [entry for entry, end in zip(entries, ends, strict=True) if near and end == SYNONYMS.get(near[0], near[0])]
+    if near == [key] and meant and meant[0].choices:
+        return _other_choice(meant[0], data)
+    paths = dict.fromkeys(repr(entry.path.removeprefix(below)) for entry in meant)
+    return f"did you mean {' or '.join(paths)}?" if paths else ""
+
+
+def _other_choice(entry: KeyReference, data: Any) -> str:
+    """Says which choice would have a parameter, such as partition=dirichlet for alpha."""
+    *above, key = entry.path.split(".")
+    section: Any = section_at(Config, tuple(above))
+    chosen = data
+    for name in above:
+        chosen = chosen.get(name) if isinstance(chosen, Mapping) else None
+    chosen = chosen.get(section.choice, "") if isinstance(chosen, Mapping) else ""
+    default = section.class_for({}).choice_value
+    other = default if default in entry.choices else entry.choices[0]
+    short = ".".join(above)
+    return f"{short}.{section.choice} {chosen} has no {key}; {short}={other} {key}=... chooses one that has it"
 
 
 def json_schema() -> dict[str, Any]:
