@@ -132,42 +132,46 @@ def meant_key(path: KeyPath, data: Any) -> str:
         data: the configuration.
 
     Example:
-        >>> meant_key(("hidden",), {"model": {"name": "tiny_bn"}})
-        'model.name tiny_bn has no hidden; model=mlp hidden=... chooses one that has it'
+        >>> meant_key(("hidden",), {"model": {"name": "tiny_bn"}, "hidden": 5})
+        'model.name tiny_bn has no hidden; model=mlp hidden=5 chooses one that has it;'
         >>> meant_key(("training", "lr"), {})
         "did you mean 'optimizer.learning_rate' or 'server_optimizer.learning_rate'?"
     """
     *above, key = map(str, path)
+    if not above and key in _OTHER_WORDS:
+        return f"did you mean {_OTHER_WORDS[key]}?"
     section = section_at(Config, tuple(above))
     if section is None or difflib.get_close_matches(key.lower(), section.model_fields, 1):
         return ""  # the section suggests its own keys
-    if not above and key in _OTHER_WORDS:
-        return f"did you mean {_OTHER_WORDS[key]}?"
     below = "".join(f"{name}." for name in above)
-    entries = [entry for entry in key_references() if entry.path.startswith(below)]
-    ends = [entry.path.rpartition(".")[2] for entry in entries]
-    near = [key] if key in SYNONYMS else difflib.get_close_matches(key, [*ends, *SYNONYMS], 1, 0.8)
-    if near and near[0] in SYNONYMS and near[0] != key:
+    entries = {entry.path.removeprefix(below): entry for entry in key_references() if entry.path.startswith(below)}
+    deeper = {path: path.rpartition(".")[2] for path in entries if "." in path}
+    near = [key] if key in SYNONYMS else difflib.get_close_matches(key, [*deeper.values(), *SYNONYMS], 1, 0.8)
+    name = SYNONYMS.get(near[0], near[0]) if near else ""
+    if name != key and near[:1] != [key] and near and near[0] in SYNONYMS:
         return f"did you mean {near[0]!r}?"
-    meant = [entry for entry, end in zip(entries, ends, strict=True) if near and end == SYNONYMS.get(near[0], near[0])]
-    if near == [key] and meant and meant[0].choices:
-        return _other_choice(meant[0], data)
-    paths = dict.fromkeys(repr(entry.path.removeprefix(below)) for entry in meant)
-    return f"did you mean {' or '.join(paths)}?" if paths else ""
+    meant = [path for path, end in deeper.items() if end == name]
+    if name == key and meant and entries[meant[0]].choices:
+        return _other_choice(entries[meant[0]].path, data, _at(data, path))
+    return f"did you mean {' or '.join(map(repr, meant))}?" if meant else ""
 
 
-def _other_choice(entry: KeyReference, data: Any) -> str:
+def _other_choice(path: str, data: Any, value: Any) -> str:
     """Says which choice would have a parameter, such as partition=dirichlet for alpha."""
-    *above, key = entry.path.split(".")
+    *above, key = path.split(".")
     section: Any = section_at(Config, tuple(above))
-    chosen = data
-    for name in above:
-        chosen = chosen.get(name) if isinstance(chosen, Mapping) else None
-    chosen = chosen.get(section.choice, "") if isinstance(chosen, Mapping) else ""
+    chosen = _at(data, (*above, section.choice))
+    having = [name for name in section.choices() if key in section.parameters_of(name)]
     default = section.class_for({}).choice_value
-    other = default if default in entry.choices else entry.choices[0]
-    short = ".".join(above)
-    return f"{short}.{section.choice} {chosen} has no {key}; {short}={other} {key}=... chooses one that has it"
+    place = ".".join(above)
+    change = f"{place}={default if default in having else having[0]} {key}={received_value(value)}"
+    return f"{place}.{section.choice} {chosen} has no {key}; {change} chooses one that has it;"
+
+
+def _at(data: Any, path: Iterable[str | int]) -> Any:
+    for key in path:
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
 
 
 def json_schema() -> dict[str, Any]:

@@ -261,5 +261,5 @@ def _check(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any,
 
 def _with_meant_key(problem: Problem, data: Mapping[str, Any]) -> Problem:
     hint = meant_key(problem.path, data) if problem.unknown else ""
-    head, _, allowed = problem.text.partition("; ")
-    return problem._replace(text=f"{head}; {hint}; {allowed}") if hint else problem
+    unknown, allowed, names = problem.text.partition("allowed: ")
+    return problem._replace(text=f"{unknown.partition(';')[0]}; {hint} {allowed}{names}") if hint else problem

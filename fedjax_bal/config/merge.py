@@ -42,9 +42,19 @@ def merge(base: Any, changes: Iterable[Change], section: type[Section] = Config,
         >>> merge({"partition": partition}, [(("partition", "shards_per_client"), 2), (("partition", "scheme"), "shards")])
         {'partition': {'clients': 50, 'scheme': 'shards', 'shards_per_client': 2}}
     """
-    leaves = dict(leaf for path, value in changes for leaf in _leaves(section, path, value))  # the last value counts
-    for path, value in sorted(leaves.items(), key=lambda leaf: _rank(section, leaf[0])):
-        base = _put(base, section, path, value, source, ())
+    leaves: dict[KeyPath, tuple[Any, int]] = {}  # the last value of each key, and the number of its change
+    for number, (given, value) in enumerate(changes):
+        for path, item in _leaves(section, given, value):
+            before, of = leaves.get(path, (item, number))
+            kind = section_at(section, path)
+            if kind is not None and path[-1] == kind.choice and before != item:
+                # A later choice also drops the parameters in the mapping that made the earlier one.
+                depth = len(path) - 1
+                is_parameter = lambda key: key[:depth] == path[:-1] and key[depth] not in kind.common()
+                leaves = {key: leaf for key, leaf in leaves.items() if leaf[1] != of or not is_parameter(key)}
+            leaves[path] = item, number
+    for path in sorted(leaves, key=lambda path: _rank(section, path)):
+        base = _put(base, section, path, leaves[path][0], source, ())
     return base
 
 
