@@ -197,24 +197,18 @@ def _counted(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def paper_setting(paper: Config, config: Config) -> dict[str, Any]:
     """Returns the values of a paper's configuration that a configuration derived from it changes."""
-    noted = paper.paper.setting if paper.paper else {}
+    theirs = setting_leaves(_plain_config(paper))
     ours = setting_leaves(_plain_config(config))
+    noted = paper.paper.setting if paper.paper else {}  # of a run folder's file, which may have changed some already
 
-    # A value that the paper's configuration notes for a key also holds for the methods that don't override the key.
-    leaves_of_paper = setting_leaves(_plain_config(paper))
-    theirs = dict(leaves_of_paper)
-    for key, value in leaves_of_paper.items():
+    changed = {}
+    for key, value in {**theirs, **noted}.items():
         shared = key.rpartition(": ")[2]
-        if leaves_of_paper.get(shared) == value and shared in noted:
-            theirs[key] = noted[shared]
-    theirs |= noted
-
-    # A key that only one of them has is skipped: it belongs to a choice, such as a network's name, that both have.
-    changed = {key: value for key, value in theirs.items() if key in ours and ours[key] != value}
-    for key in list(changed):
-        shared = key.rpartition(": ")[2]
-        if shared != key and shared in changed and ours[shared] == ours[key]:  # already listed for all methods
-            del changed[key]
+        inherited = shared != key and all(tree.get(key) == tree.get(shared) for tree in (theirs, ours))
+        # A key that only one of them has belongs to a choice, such as a network's name, that both have; and a value
+        # that a method shares with all others is listed once.
+        if key in ours and ours[key] != value and not inherited:
+            changed[key] = value
     return changed
 
 
@@ -234,7 +228,7 @@ def _plain_config(config: Config) -> dict[str, Any]:
     sheet = {key: sheet[key] for key in order if sheet[key] or key not in _SELDOM}
     methods = []
     for method in config.methods:
-        items = [{"name": spec.name, **to_plain(spec.hyperparameters)} for spec in method.recipes]
+        items = [to_plain(spec) for spec in method.recipes]
         alone = {"recipe": items[0].pop("name"), **items[0]} if len(items) == 1 else {"recipe": items}
         label = {"label": method.label} if method.label else {}
         methods.append({"name": method.name, **label, **alone, **to_plain(method.overrides)})

@@ -18,7 +18,6 @@ from fedjax_bal.config.merge import (
     Change,
     merge,
     parse_overrides,
-    split_axes,
     with_absolute_paths,
     with_changes,
     with_entries,
@@ -78,8 +77,7 @@ def read_command(path: str | os.PathLike[str] | None, overrides: Sequence[str] =
         >>> read_command(None, ["rounds=3", "lr=0.1,0.2"]).is_sweep
         True
     """
-    single, axes = split_axes(overrides)
-    changes = parse_overrides(single)
+    changes, axes = parse_overrides(overrides)
     if path is None:
         swept = [(tuple(key.split(".")), value) for key, values in axes.items() for value in values]
         other = _other_dataset([*changes, *swept])
@@ -97,7 +95,7 @@ def _other_dataset(changes: Sequence[Change]) -> str | None:
     """Returns the name of a data set that the command line chooses in place of the quickstart's; None if it doesn't."""
     for path, value in changes:
         if path[0] == "dataset":
-            dataset = merge({}, [(path, value)], source=COMMAND_LINE)["dataset"]
+            dataset = merge({}, [(path, value)], source=COMMAND_LINE).get("dataset")
             name = dataset.get("name") if isinstance(dataset, Mapping) else None
             if name not in (None, DatasetSection.model_fields["name"].default):  # which is the quickstart's
                 return name

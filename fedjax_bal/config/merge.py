@@ -39,8 +39,8 @@ def merge(base: Any, changes: Iterable[Change], section: type[Section] = Config,
 
     Example:
         >>> partition = {"scheme": "dirichlet", "alpha": 0.3, "clients": 50}
-        >>> merge({"partition": partition}, [(("partition", "shards_per_client"), 2), (("partition", "scheme"), "shards")])
-        {'partition': {'clients': 50, 'scheme': 'shards', 'shards_per_client': 2}}
+        >>> merge({"partition": partition}, [(("partition", "alpha"), 2), (("partition", "scheme"), "log_normal")])
+        {'partition': {'clients': 50, 'scheme': 'log_normal', 'alpha': 2}}
     """
     leaves: dict[KeyPath, tuple[Any, int]] = {}  # the last value of each key, and the number of its change
     for number, (given, value) in enumerate(changes):
@@ -50,8 +50,9 @@ def merge(base: Any, changes: Iterable[Change], section: type[Section] = Config,
             if kind is not None and path[-1] == kind.choice and before != item:
                 # A later choice also drops the parameters in the mapping that made the earlier one.
                 depth = len(path) - 1
-                is_parameter = lambda key: key[:depth] == path[:-1] and key[depth] not in kind.common()
-                leaves = {key: leaf for key, leaf in leaves.items() if leaf[1] != of or not is_parameter(key)}
+                for key in [key for key in leaves if key[:depth] == path[:-1] and key[depth] not in kind.common()]:
+                    if leaves[key][1] == of:
+                        del leaves[key]
             leaves[path] = item, number
     for path in sorted(leaves, key=lambda path: _rank(section, path)):
         base = _put(base, section, path, leaves[path][0], source, ())
@@ -86,7 +87,11 @@ def _at_choice(section: type[Section], path: KeyPath, value: Any) -> KeyPath:
 
 def _entry(entry: Any) -> Any:
     entry = {"recipe": entry} if isinstance(entry, str) else entry
-    return merge({}, [((key,), value) for key, value in entry.items()], MethodConfig) if isinstance(entry, Mapping) else entry
+    return (
+        merge({}, [((key,), value) for key, value in entry.items()], MethodConfig)
+        if isinstance(entry, Mapping)
+        else entry
+    )
 
 
 def _rank(section: type[Section], path: KeyPath) -> int:
@@ -153,7 +158,9 @@ def key_paths(section: type[Section], value: Any, path: KeyPath = ()) -> Iterato
             yield from key_paths(below, value.get(key), (*path, key))
 
 
-def with_changes(data: Mapping[str, Any], changes: Sequence[Change], source: str) -> tuple[dict[str, Any], list[KeyPath]]:
+def with_changes(
+    data: Mapping[str, Any], changes: Sequence[Change], source: str
+) -> tuple[dict[str, Any], list[KeyPath]]:
     """Applies changes whose paths may be short; returns the new mapping, and the complete paths of the changes.
 
     Raises:
@@ -230,52 +237,24 @@ def with_absolute_paths(value: Any, folder: str | os.PathLike[str], path: KeyPat
     return value
 
 
-def split_axes(overrides: Sequence[str]) -> tuple[list[str], dict[str, list[Any]]]:
-    """Separates the axes of a sweep, KEY=VALUE,VALUE, from changes of single values.
+def parse_overrides(overrides: Sequence[str]) -> tuple[list[Change], dict[str, list[Any]]]:
+    """Parses the command line's changes, `dotted.path=VALUE` with VALUE in YAML, and axes, `dotted.path=VALUE,VALUE`.
 
-    Brackets, braces and quotes keep a value that contains commas together. Several methods or seeds are no axis.
+    Brackets, braces and quotes keep a value that contains commas together. Methods and seeds may be listed without
+    brackets; several of them are no axis.
 
     Returns:
         The changes, and the values of the axes by key.
 
-    Example:
-        >>> split_axes(["lr=0.01,0.1", "rounds=5", "hidden=[64, 64]", "seeds=3,4"])
-        (['rounds=5', 'hidden=[64, 64]', 'seeds=3,4'], {'lr': [0.01, 0.1]})
-    """
-    changes: list[str] = []
-    axes: dict[str, list[Any]] = {}
-    for text in overrides:
-        key, _, value = text.partition("=")
-        values = _listed(value)
-        if len(values) < 2 or key in (*_LISTS, "sweep"):
-            changes.append(text)
-        elif axes.setdefault(key, values) is not values:
-            raise ConfigError(f"{COMMAND_LINE}: {key}: received two axes; give all its values in one")
-    return changes, axes
-
-
-def _listed(value: str) -> list[Any]:
-    """Returns the values between the commas of a text; none if it isn't YAML."""
-    try:
-        values = parse_yaml(f"[{value}]", "")
-    except ConfigError:
-        return []
-    return values if isinstance(values, list) else []
-
-
-def parse_overrides(overrides: Sequence[str]) -> list[Change]:
-    """Parses the command line's changes, each `dotted.path=VALUE` with VALUE in YAML, to paths and values.
-
-    Methods and seeds may be listed without brackets.
-
     Raises:
-        ConfigError: a change doesn't have that form.
+        ConfigError: one doesn't have that form.
 
     Example:
-        >>> parse_overrides(["training.rounds=5", "methods=fedavg,rebafl"])
-        [(('training', 'rounds'), 5), (('methods',), ['fedavg', 'rebafl'])]
+        >>> parse_overrides(["rounds=5", "methods=fedavg,rebafl", "lr=0.01,0.1", "hidden=[64, 64]"])
+        ([(('rounds',), 5), (('methods',), ['fedavg', 'rebafl']), (('hidden',), [64, 64])], {'lr': [0.01, 0.1]})
     """
     changes: list[Change] = []
+    axes: dict[str, list[Any]] = {}
     for text in overrides:
         key, equals, value = text.partition("=")
         path = tuple(key.split("."))
@@ -285,10 +264,19 @@ def parse_overrides(overrides: Sequence[str]) -> list[Change]:
         where = f"{COMMAND_LINE}: {dotted_path(path)}"
         if path[0] == "sweep":
             raise ConfigError(f"{where}: write an axis of a sweep as KEY=VALUE,VALUE, for instance lr=0.01,0.1")
-        values = _listed(value) if key in _LISTS else []
-        parsed = values if len(values) > 1 else parse_yaml(value, where)
-        changes.append((path, with_absolute_paths(parsed, os.curdir, path)))
-    return changes
+        try:
+            listed = parse_yaml(f"[{value}]", "")
+        except ConfigError:
+            listed = []  # the message below is about the value as it was given
+        several = len(listed) > 1
+        if several and key not in _LISTS:
+            if key in axes:
+                raise ConfigError(f"{COMMAND_LINE}: {key}: received two axes; give all its values in one")
+            axes[key] = listed
+        else:
+            parsed = listed if several else parse_yaml(value, where)
+            changes.append((path, with_absolute_paths(parsed, os.curdir, path)))
+    return changes, axes
 
 
 def name_in_results(entry: Any) -> str:

@@ -1,6 +1,5 @@
 """Reads the methods of a configuration: recipes, names, and the sections with each method's overrides."""
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,14 +11,12 @@ from fedjax_bal.config.schema import (
     METHOD_NAME,
     Config,
     MethodConfig,
-    RecipeChoice,
+    RecipeSection,
     Sections,
-    combined,
     contradicted_parameter,
     resolve_alias,
 )
-from fedjax_bal.config.sections import Section, check_section, to_plain, variant
-from fedjax_bal.registry import plugin_errors
+from fedjax_bal.config.sections import check_section, to_plain
 from fedjax_bal.validate import suggestion
 
 
@@ -96,14 +93,20 @@ def _read_method(entry: Any, shared: Sections | None, path: KeyPath) -> tuple[Me
     method = MethodConfig.model_construct(
         name=name, label=label, recipes=tuple(recipes), overrides=overrides, **sections
     )
+    try:
+        _ = method.recipe
+    except (ValueError, TypeError) as error:
+        received = [recipe.name for recipe in recipes]
+        return None, [Problem((*path, "recipe"), f"received {received}: {error}")]
     return method, []
 
 
-def _read_recipes(entry: Mapping[str, Any], path: KeyPath) -> tuple[list[RecipeChoice], list[Problem]]:
+def _read_recipes(entry: Mapping[str, Any], path: KeyPath) -> tuple[list[RecipeSection], list[Problem]]:
+    """Reads a method's recipes: one with its hyperparameters next to it, or a list with theirs in its items."""
     hyperparameters = {key: entry[key] for key in entry if key not in KEYS_OF_METHODS}
     if not isinstance(entry["recipe"], list):
-        recipe, problems = _read_recipe(entry["recipe"], hyperparameters, path, "recipe")
-        return ([recipe] if recipe else []), problems
+        recipe, problems = check_section(RecipeSection, {"name": entry["recipe"], **hyperparameters})
+        return [recipe] * (recipe is not None), [_of_entry(problem, entry, path) for problem in problems]
     text = "unknown key; hyperparameters go into the items of a list of recipes"
     problems = [Problem((*path, key), text, unknown=True) for key in hyperparameters]
     path = (*path, "recipe")
@@ -112,57 +115,24 @@ def _read_recipes(entry: Mapping[str, Any], path: KeyPath) -> tuple[list[RecipeC
     recipes = []
     for index, item in enumerate(entry["recipe"]):
         named = item if isinstance(item, Mapping) else {"name": item}
-        if "name" not in named:
-            rule = "lacks the key name: an item is a recipe's name, or {name: NAME, ...} with its hyperparameters"
-            problems.append(Problem((*path, index), rule))
-            continue
-        values = {key: value for key, value in named.items() if key != "name"}
-        recipe, refusals = _read_recipe(named["name"], values, (*path, index), "name")
-        recipes += [recipe] if recipe else []
+        recipe, refusals = check_section(RecipeSection, named, (*path, index))
+        recipes += [recipe] * (recipe is not None)
         problems += refusals
-    if not problems:
-        try:
-            combined(recipes)
-        except (ValueError, TypeError) as error:
-            problems.append(Problem(path, f"received {[recipe.name for recipe in recipes]}: {error}"))
     return recipes, problems
 
 
-def _read_recipe(
-    name: Any, values: Mapping[str, Any], path: KeyPath, key: str
-) -> tuple[RecipeChoice | None, list[Problem]]:
-    from fedjax_bal.recipes import RECIPES, with_variant
-
-    if not isinstance(name, str) or name not in RECIPES:
-        hint = nearest_choices(name, RECIPES, kind=MethodConfig.choices_kind)
-        return None, [Problem((*path, key), f"received {received_value(name)}; {hint}")]
-    try:
-        values = with_variant(RECIPES[name], values)
-        fields = parameters(RECIPES[name])
-        checked, problems = check_section(variant(Section, name, tuple(fields.items())), values, path)
-        if checked is not None:
-            values = to_plain(checked)
-            with plugin_errors():
-                RECIPES[name](**values)
-            return RecipeChoice(name=name, hyperparameters=dict(values)), []
-    except (ValueError, TypeError) as error:  # raised by the recipe, perhaps about one of its hyperparameters
-        text = str(error)
-        mentioned = [given for given in values if re.search(rf"\b{re.escape(given)}\b", text)]
-        if len(mentioned) != 1:
-            return None, [Problem(path, f"refused by recipe {name}: {text}")]
-        _, received, rule = text.partition(f"{mentioned[0]}: received ")
-        rule = rule if received else f"{received_value(values[mentioned[0]])}; {text}"
-        return None, [Problem((*path, mentioned[0]), f"received {rule}")]
-
-    # An unknown key may be meant for the recipe or, in an entry of a single recipe, for the sections.
-    takes = f"unknown key; recipe {name} takes: {', '.join(sorted(fields)) or 'nothing'}"
-    if key == "recipe":
-        takes += f"; or {', '.join(key for key in KEYS_OF_METHODS if key != 'recipe')}"
-    for index, problem in enumerate(problems):
-        if problem.unknown:
-            near = suggestion(problem.path[-1], {*fields, *Sections.model_fields})
-            problems[index] = problem._replace(text=f"{takes}; {near}" if near else takes)
-    return None, problems
+def _of_entry(problem: Problem, entry: Mapping[str, Any], path: KeyPath) -> Problem:
+    """Gives the problem of a recipe its place in the entry, where other keys than hyperparameters are allowed, too."""
+    key = "recipe" if problem.path == ("name",) else problem.path[0] if problem.path else None
+    problem = problem._replace(path=path if key is None else (*path, key))
+    if not problem.unknown:
+        return problem
+    recipe = RecipeSection.choices()[entry["recipe"]]
+    names = parameters(recipe)
+    others = ", ".join(other for other in KEYS_OF_METHODS if other != "recipe")
+    near = suggestion(key, {*names, *KEYS_OF_METHODS})
+    takes = f"unknown key; recipe {entry['recipe']} takes: {', '.join(sorted(names)) or 'nothing'}; or {others}"
+    return problem._replace(text=f"{takes}; {near}" if near else takes)
 
 
 def _restrict(shape: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,9 @@ Defaults stand here and nowhere else; options of the library come from `fedjax_b
 has a name from that function's signature.
 """
 
+import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import MinLen
@@ -30,9 +31,11 @@ from fedjax_bal.annotations import (
     TextMatching,
     parameters,
 )
-from fedjax_bal.config.sections import Section, Variant, options_section, refused
+from fedjax_bal.config.errors import received_value
+from fedjax_bal.config.sections import Section, Variant, options_section, refused, to_plain
 from fedjax_bal.metrics import SHOTS, EarlyStopping, Shots, stopping_metrics
 from fedjax_bal.options import CLIENTS_PER_ROUND, LEARNING_RATE, Evaluation, Execution, LocalTraining, trusted
+from fedjax_bal.registry import plugin_errors
 
 if TYPE_CHECKING:
     from fedjax_bal.recipes import Recipe
@@ -546,7 +549,9 @@ class TrainingSection(options_section(LocalTraining, names=_LOCAL_KEYS, before={
         return self
 
 
-class EvaluationSection(options_section(Evaluation, before={"traffic": ("privacy", "attack_steps"), "shots": ("target_accuracy",)})):
+class EvaluationSection(
+    options_section(Evaluation, before={"traffic": ("privacy", "attack_steps"), "shots": ("target_accuracy",)})
+):
     """Evaluation of models: the options of `fedjax_bal.options.Evaluation`, and further reports.
 
     Attributes:
@@ -651,16 +656,58 @@ KEYS_OF_METHODS = ("name", "label", "recipe", *Sections.model_fields)
 """The keys of a method's entry next to its recipe's hyperparameters."""
 
 
-class RecipeChoice(Section):
-    """A recipe by name.
+class RecipeSection(Variant):
+    """A recipe by name, with its hyperparameters as further keys.
 
     Attributes:
         name: one of `fedjax_bal.recipes.RECIPES`.
-        hyperparameters: all hyperparameters; the recipe is `RECIPES[name](**hyperparameters)`.
     """
 
-    name: str
-    hyperparameters: dict[str, Any]
+    registry: ClassVar[str] = "recipes.RECIPES"
+    choices_kind: ClassVar[str] = "recipes"
+
+    name: Annotated[str, OneOf(lambda: RecipeSection.choices())]
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """All hyperparameters; the recipe is `RECIPES[name](**hyperparameters)`."""
+        return {key: to_plain(value) for key, value in self.parameters.items()}
+
+    @classmethod
+    def completed(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Replaces a recipe's variant by the hyperparameters that it stands for."""
+        from fedjax_bal.recipes import with_variant
+
+        name = value.get("name")
+        if not isinstance(name, str) or name not in cls.choices():
+            return value
+        try:
+            return with_variant(cls.choices()[name], value)
+        except (ValueError, TypeError) as error:
+            raise cls._refused_by(error, name, value) from None
+
+    def built(self) -> "Recipe":
+        """Builds the recipe."""
+        return self.choices()[self.name](**self.hyperparameters)
+
+    def _check(self) -> Self:
+        try:
+            with plugin_errors():
+                self.built()
+        except (ValueError, TypeError) as error:
+            raise self._refused_by(error, self.name, self.parameters) from None
+        return self
+
+    @staticmethod
+    def _refused_by(error: Exception, name: str, values: Mapping[str, Any]) -> Exception:
+        """Attributes a recipe's error to the hyperparameter that it mentions, if it is one alone."""
+        text = str(error)
+        mentioned = [key for key in values if key != "name" and re.search(rf"\b{re.escape(key)}\b", text)]
+        if len(mentioned) != 1:
+            return refused(f"refused by recipe {name}: {text}")
+        (key,) = mentioned
+        _, received, rule = text.partition(f"{key}: received ")
+        return refused(f"received {rule if received else f'{received_value(values[key])}; {text}'}", key)
 
 
 class MethodConfig(Sections):
@@ -680,13 +727,15 @@ class MethodConfig(Sections):
 
     name: str
     label: str | None = None
-    recipes: tuple[RecipeChoice, ...]
+    recipes: tuple[RecipeSection, ...]
     overrides: dict[str, Any]
 
-    @property
+    @functools.cached_property
     def recipe(self) -> "Recipe":
         """The combined recipe."""
-        return combined(self.recipes)
+        from fedjax_bal.recipes import combine
+
+        return combine(*(recipe.built() for recipe in self.recipes))
 
 
 # pydantic passes entries on as they are: `read_methods` validates them once the shared sections are valid.
@@ -759,10 +808,3 @@ class Config(Sections):
             rule = f"must be as many as the {len(self.seeds)} of `seeds`"
             raise refused(f"received {len(self.partition_seeds)} seeds, {rule}", "partition_seeds")
         return super()._check()
-
-
-def combined(recipes: Iterable[RecipeChoice]) -> "Recipe":
-    """Combines recipes into one; raises `ValueError` if they can't be combined."""
-    from fedjax_bal.recipes import RECIPES, combine
-
-    return combine(*(RECIPES[recipe.name](**recipe.hyperparameters) for recipe in recipes))

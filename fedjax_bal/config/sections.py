@@ -108,7 +108,7 @@ class Section(BaseModel):
         path = detail["loc"]
         key = str(path[0]) if path else ""
         if detail["type"] == "missing":
-            return _detail(f"missing, must be {describe(cls.model_fields[key].rebuild_annotation())}", path)
+            return _detail(f"missing{cls._rule(key)}", path)
         if detail["type"] not in ("extra_forbidden", "invalid_key"):
             return _detail(detail["msg"], path, detail["type"])
         of_choice = f" for {cls.choice_value}" if cls.choice_value else ""
@@ -126,13 +126,7 @@ class Section(BaseModel):
             below = cls.child(key)
             if below is not None and not below.listed:
                 raise
-        annotation = cls.model_fields[key].rebuild_annotation()
-        names = allowed_names(annotation)
-        if names:
-            kind = cls.choices_kind if key == cls.choice else ""
-            rule = f"; {nearest_choices(value, names.names(), names.also(), kind)}"
-        else:
-            rule = f", must be {describe(annotation, value)}"
+        rule = cls._rule(key, value)
         scalars = isinstance(value, list) and all(isinstance(item, str | int | float) for item in value)
         if scalars and 1 < len(value) <= _MOST_REPEATED and "list" not in rule:
             axis = f"{key}={','.join(map(str, value))}"
@@ -141,6 +135,16 @@ class Section(BaseModel):
             rule += f"; a range is for an axis in a file: sweep: [{{{key}: {{from: ..., to: ..., steps: ...}}}}]"
         text = f"received {received_value(value)}{rule}"
         raise PydanticCustomError("refused", "{text}", {"text": text})
+
+    @classmethod
+    def _rule(cls, key: str, value: Any = None) -> str:
+        """Says what a key may be: the nearest of its names, or the range of its values."""
+        annotation = cls.model_fields[key].rebuild_annotation()
+        names = allowed_names(annotation)
+        if names is None:
+            return f", must be {describe(annotation, value)}"
+        kind = cls.choices_kind if key == cls.choice else ""
+        return f"; {nearest_choices('' if value is None else value, names.names(), names.also(), kind)}"
 
 
 def refused(text: str, *path: str | int) -> ValidationError:

@@ -338,4 +338,5 @@ def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simul
             server_optimizer=None if server == optimizer("sgd", 1.0) else server,
             enlarge=inputs.enlarged,
             saves=True,
+            needs_checked=config.partition.known_clients is not None,  # else the data decide the number of clients
         )

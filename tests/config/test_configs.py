@@ -137,7 +137,7 @@ def lowered(config, most, *changes):
         elif isinstance(first, dict) and first["name"] == "cbfl":
             first |= FAKES | ({"dcgan_iterations": 1, "dcgan_pool": 2} if first["generator"] == "dcgan" else {})
     one_seed = [f"{key}=[0]" for key in ("seeds", "partition_seeds") if tree.get(key)]
-    return build_config(tree, parse_overrides([*one_seed, *changes]), config.name)
+    return build_config(tree, parse_overrides([*one_seed, *changes])[0], config.name)
 
 
 def small(config, most=SMALL, *changes):

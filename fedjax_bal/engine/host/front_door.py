@@ -84,11 +84,13 @@ def build(
     server_optimizer: AnyOptimizer | None = None,
     enlarge: Callable[[Federation, Recipe], Federation] | None = None,
     saves: bool = False,
+    needs_checked: bool = False,
 ) -> Simulation:
     """Builds a simulation from the arguments of `simulate`, and checks that they fit together; compiles nothing yet.
 
     Simulations may share a test set, divided beforehand by `in_batches`, and a federation, which `enlarge` returns in
-    place of the parts' `prepare_federation`. `saves` says whether the runs' checkpoints will be written.
+    place of the parts' `prepare_federation`. `saves` says whether the runs' checkpoints will be written, and
+    `needs_checked` that the recipe's needs have been checked already, by a configuration before it loaded any data.
     """
     start_jax()  # on all cores, before the next line makes an array
     if is_traced():
@@ -132,7 +134,8 @@ def build(
         normalisation=normalisation,
         clips=execution.clips,
     )
-    check_needs(facts)
+    if not needs_checked:
+        check_needs(facts)
     seen = RunSetting(recipe.parts, model, federation, trained, facts.carried, rounds)
     for part in recipe.parts:
         part.check(seen)
