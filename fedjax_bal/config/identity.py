@@ -57,8 +57,8 @@ def _with_form(sections: Any, form: str, of: str) -> Any:
 
 
 def config_digest(config: Config) -> str:
-    """Returns the SHA-256 of everything in a configuration, in hexadecimal."""
-    return _digest(resolved_sheet(config))
+    """Returns the SHA-256 of the resolved YAML, in hexadecimal: that of a run folder's config.yaml."""
+    return hashlib.sha256(resolved_yaml(config).encode()).hexdigest()
 
 
 def comparison_digest(config: Config) -> str:
