@@ -28,8 +28,8 @@ _LONGEST_PATH = 20
 def merge(base: Any, changes: Iterable[Change], section: type[Section] = Config, source: str = "") -> Any:
     """Returns a section with changes, key by key; lists are replaced as a whole, and nothing is validated.
 
-    Choosing another name (an optimizer, a scheme, a recipe) drops the parameters of the previous one. So choices are
-    made first, and keep the parameters that are given along with them, in any order.
+    Choosing another name (an optimizer, a scheme, a recipe) drops the parameters of the previous one. So whole sections
+    and choices come first, and keep the single keys that are given along with them, in any order.
 
     Args:
         base: the section as a mapping, whose values may be mappings or validated sections.
@@ -42,21 +42,19 @@ def merge(base: Any, changes: Iterable[Change], section: type[Section] = Config,
         >>> merge({"partition": partition}, [(("partition", "alpha"), 2), (("partition", "scheme"), "log_normal")])
         {'partition': {'clients': 50, 'scheme': 'log_normal', 'alpha': 2}}
     """
-    leaves: dict[KeyPath, tuple[Any, int]] = {}  # the last value of each key, and the number of its change
-    for number, (given, value) in enumerate(changes):
-        for path, item in _leaves(section, given, value):
-            before, of = leaves.get(path, (item, number))
-            kind = section_at(section, path)
-            if kind is not None and path[-1] == kind.choice and before != item:
-                # A later choice also drops the parameters in the mapping that made the earlier one.
-                depth = len(path) - 1
-                for key in [key for key in leaves if key[:depth] == path[:-1] and key[depth] not in kind.common()]:
-                    if leaves[key][1] == of:
-                        del leaves[key]
-            leaves[path] = item, number
-    for path in sorted(leaves, key=lambda path: _rank(section, path)):
-        base = _put(base, section, path, leaves[path][0], source, ())
+    for given, value in sorted(changes, key=lambda change: _rank(section, change)):
+        for path, item in sorted(_leaves(section, given, value), key=lambda leaf: _rank(section, leaf)):
+            base = _put(base, section, path, item, source, ())
     return base
+
+
+def _rank(section: type[Section], change: Change) -> int:
+    """Lists of methods come first, then whole sections and choices, then single keys."""
+    path, value = change
+    kind = section_at(section, path)
+    if path == ("methods",):
+        return 0
+    return 1 if kind is not None and (path[-1] == kind.choice or isinstance(value, str | Mapping)) else 2
 
 
 def _leaves(section: type[Section], path: KeyPath, value: Any) -> Iterator[Change]:
@@ -86,20 +84,12 @@ def _at_choice(section: type[Section], path: KeyPath, value: Any) -> KeyPath:
 
 
 def _entry(entry: Any) -> Any:
-    entry = {"recipe": entry} if isinstance(entry, str) else entry
-    return (
-        merge({}, [((key,), value) for key, value in entry.items()], MethodConfig)
-        if isinstance(entry, Mapping)
-        else entry
-    )
-
-
-def _rank(section: type[Section], path: KeyPath) -> int:
-    """Lists of methods come first, then choices, then all other keys."""
-    if len(path) == 1 and path[0] in _LISTS:
-        return 0
-    kind = section_at(section, path)
-    return 1 if kind is not None and path[-1] == kind.choice else 2
+    """Expands the short forms in an entry of `methods`."""
+    if isinstance(entry, str):
+        entry = {"recipe": entry}
+    if not isinstance(entry, Mapping):
+        return entry
+    return merge({}, [((key,), value) for key, value in entry.items()], MethodConfig)
 
 
 def _put(node: Any, section: type[Section] | None, path: KeyPath, value: Any, source: str, above: KeyPath) -> Any:
@@ -172,8 +162,7 @@ def with_changes(
     """
     # Choices decide which parameters there are, and so which key a short one means.
     first = [(completed_path(path, value, data), value) for path, value in changes]
-    leaves = [leaf for path, value in first for leaf in _leaves(Config, path, value)]
-    chosen = merge(data, [leaf for leaf in leaves if _rank(Config, leaf[0]) < 2], source=source)
+    chosen = merge(data, [change for change in first if _rank(Config, change) < 2], source=source)
     paths = [completed_path(path, value, chosen, source) for path, value in changes]
     return merge(data, zip(paths, (value for _, value in changes), strict=True), source=source), paths
 
