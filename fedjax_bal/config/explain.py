@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from pydantic import TypeAdapter
@@ -13,6 +13,7 @@ from fedjax_bal.config.errors import KeyPath, dotted_path, received_value
 from fedjax_bal.config.merge import SEED_LISTS, SYNONYMS, completed_path, section_at
 from fedjax_bal.config.schema import MOST_SEEDS, Config
 from fedjax_bal.config.sections import Section, Variant, to_plain
+from fedjax_bal.validate import suggestion
 
 _BOUNDS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
 _MOST_MEANT = 4
@@ -112,13 +113,9 @@ def find_keys(key: str) -> list[KeyReference]:
         return known
     matches = [entry for entry in known if f".{entry.path}".endswith(f".{end}")]
     if not matches:
-        # Suggests paths with a similar end, if there are few, and rather those in the section that the key names.
-        ends = {entry.path: entry.path.rpartition(".")[2] for entry in known}
-        near = difflib.get_close_matches(end.rpartition(".")[2].lower(), set(ends.values()), 1)
-        paths = [path for path, name in ends.items() if name in near]
-        within = [path for path in paths if f".{path.rpartition('.')[0]}".endswith(f".{'.'.join(above)}")] or paths
-        near = within if len(within) <= _MOST_MEANT else near
-        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "fedjax-bal config explain all lists them"
+        section = "".join(f"{name}." for name in above)
+        hint = _did_you_mean(_nearest(last, [entry for entry in known if section in entry.path] or known))
+        hint = hint or "fedjax-bal config explain all lists them"
         raise ValueError(f"config explain: {received_value(key)} is not a key; {hint}")
     sections = {match.path for match in matches if any(entry.path.startswith(f"{match.path}.") for entry in known)}
     return [entry for entry in known if entry in matches or entry.path.rpartition(".")[0] in sections]
@@ -141,19 +138,29 @@ def meant_key(path: KeyPath, data: Any) -> str:
     if not above and key in _OTHER_WORDS:
         return f"did you mean {_OTHER_WORDS[key]}?"
     section = section_at(Config, tuple(above))
-    if section is None or difflib.get_close_matches(key.lower(), section.model_fields, 1):
+    if section is None or suggestion(key, section.model_fields):
         return ""  # the section suggests its own keys
     below = "".join(f"{name}." for name in above)
-    entries = {entry.path.removeprefix(below): entry for entry in key_references() if entry.path.startswith(below)}
-    deeper = {path: path.rpartition(".")[2] for path in entries if "." in path}
-    near = [key] if key in SYNONYMS else difflib.get_close_matches(key, [*deeper.values(), *SYNONYMS], 1, 0.8)
-    name = SYNONYMS.get(near[0], near[0]) if near else ""
-    if name != key and near[:1] != [key] and near and near[0] in SYNONYMS:
-        return f"did you mean {near[0]!r}?"
-    meant = [path for path, end in deeper.items() if end == name]
-    if name == key and meant and entries[meant[0]].choices:
-        return _other_choice(entries[meant[0]].path, data, _at(data, path))
-    return f"did you mean {' or '.join(map(repr, meant))}?" if meant else ""
+    inside = [entry for entry in key_references() if entry.path.startswith(below)]
+    near = _nearest(key, [entry for entry in inside if "." in entry.path.removeprefix(below)])
+    if near and near[0].choices and near[0].path.endswith(f".{key}"):
+        return _other_choice(near[0].path, data, _at(data, path))
+    return _did_you_mean(near, below)
+
+
+def _nearest(name: str, entries: Sequence[KeyReference]) -> list[KeyReference]:
+    """Returns the entries of the keys with this name or synonym, or else of those with the nearest one."""
+    by_name: dict[str, list[KeyReference]] = {}
+    for entry in entries:
+        by_name.setdefault(entry.path.rpartition(".")[2], []).append(entry)
+    by_name |= {synonym: by_name[key] for synonym, key in SYNONYMS.items() if key in by_name}
+    near = [name] if name in by_name else difflib.get_close_matches(name.lower(), by_name, 1, 0.75)
+    return by_name[near[0]] if near else []
+
+
+def _did_you_mean(entries: Iterable[KeyReference], below: str = "") -> str:
+    paths = list(dict.fromkeys(repr(entry.path.removeprefix(below)) for entry in entries))
+    return f"did you mean {' or '.join(paths)}?" if 0 < len(paths) <= _MOST_MEANT else ""
 
 
 def _other_choice(path: str, data: Any, value: Any) -> str:

@@ -40,7 +40,7 @@ def merge(base: Any, changes: Iterable[Change], section: type[Section] = Config,
     Example:
         >>> partition = {"scheme": "dirichlet", "alpha": 0.3, "clients": 50}
         >>> merge({"partition": partition}, [(("partition", "alpha"), 2), (("partition", "scheme"), "log_normal")])
-        {'partition': {'clients': 50, 'scheme': 'log_normal', 'alpha': 2}}
+        {'partition': {'scheme': 'log_normal', 'clients': 50, 'alpha': 2}}
     """
     for given, value in sorted(changes, key=lambda change: _rank(section, change)):
         for path, item in sorted(_leaves(section, given, value), key=lambda leaf: _rank(section, leaf)):
@@ -158,7 +158,7 @@ def with_changes(
 
     Example:
         >>> with_changes({"training": {"rounds": 3}}, [(("rounds",), 5), (("model",), "mlp")], "mine")
-        ({'training': {'rounds': 5}, 'model': {'name': 'mlp'}}, [('training', 'rounds'), ('model',)])
+        ({'training': {'rounds': 5}, 'model': {'name': 'mlp'}}, [('training', 'rounds'), ('model', 'name')])
     """
     # Choices decide which parameters there are, and so which key a short one means.
     first = [(completed_path(path, value, data), value) for path, value in changes]

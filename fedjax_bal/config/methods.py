@@ -43,13 +43,8 @@ def read_methods(entries: Any, shared: Sections | None) -> tuple[list[MethodConf
             first = earlier.setdefault(text, index)
             if first == index:
                 continue
-            if key == "name" and not any("name" in entries[each] for each in (first, index)):
-                after = "recipe" if isinstance(entry["recipe"], str) else "recipes"
-                both = f"methods.{first} and methods.{index} are both called {received_value(text)} after their {after}"
-                problems.append(Problem(path, f"{both}; give one of them a `name`"))
-            else:
-                rule = f"already the {key} of methods.{first}; give one of them another `{key}`"
-                problems.append(Problem((*path, key), f"received {received_value(text)}, {rule}"))
+            rule = f"already the {key} of methods.{first}; give one of them another `{key}`"
+            problems.append(Problem((*path, key), f"received {received_value(text)}, {rule}"))
             break
     return methods, problems
 

@@ -354,7 +354,10 @@ def test_differences_name_the_keys():
         ("methods.1.label=''", ["methods.1.label: received '', must be printable text of 1 to 60 characters"]),
         ("methods.0.recipe=[]", ["methods.0.recipe: received [], must be a name or a list of names"]),
         ("methods.0.recipe=[fedavg, 3]", ["methods.0.recipe.1.name: received 3; your own needs"]),
-        ("methods.0.recipe=[{name: fedprox, nu: 1}]", ["methods.0.recipe.0.nu: unknown key for fedprox; allowed: mu, name"]),
+        (
+            "methods.0.recipe=[{name: fedprox, nu: 1}]",
+            ["methods.0.recipe.0.nu: unknown key for fedprox; allowed: mu, name"],
+        ),
         ("methods.0.recipe=[scaffold, scaffold]", ["methods.0.recipe: received ['scaffold', 'scaffold']: combine: "]),
         ("methods.1.training.optimizer.momentum=2", ["methods.1.training.optimizer.momentum: received 2, must be a"]),
         ("methods.7.mu=1", ["methods.7.mu: received '7' as a position in methods; allowed: 0 to 3"]),
@@ -520,7 +523,7 @@ def test_a_choice_keeps_what_is_given_along_with_it_in_any_order(changes, in_ord
         ("alpha=0.1", "partition.scheme pathological has no alpha; partition=dirichlet alpha=0.1 chooses one that has"),
         ("hidden=[3]", "model.name rebafl_fmnist has no hidden; model=mlp hidden=[3] chooses one that has"),
         ("learning_rat=3", "did you mean 'training.optimizer.learning_rate' or 'training.server_optimizer.learning"),
-        ("lrr=3", "lrr: unknown key; did you mean 'lr'?"),
+        ("lrr=3", "lrr: unknown key; did you mean 'training.optimizer.learning_rate' or 'training.server_"),
         ("partition.scheme=iid alpha=1", "command line: alpha: unknown key; partition.scheme iid has no alpha;"),
         ("lr=[0.1, 0.2]", "go without brackets on the command line: learning_rate=0.1,0.2"),
         ("lr={from: 0.1, to: 1}", "a range is for an axis in a file: sweep: [{learning_rate: {from: "),
@@ -871,10 +874,8 @@ def test_a_moved_file_leaves_a_run_what_it_is(tmp_path):
 
 
 def test_two_methods_of_one_recipe_need_a_name():
-    message = "command line: methods.1: methods.0 and methods.1 are both called 'moon' after their recipe; give one"
-    with pytest.raises(ConfigError) as refused:
-        load_config(None, ["methods=[{recipe: moon, mu: 1}, {recipe: moon, mu: 5}]"])
-    assert str(refused.value).startswith(message)
+    message = "methods.1.name: received 'moon', already the name of methods.0; give one of them another `name`"
+    assert refusal(None, ["methods=[{recipe: moon, mu: 1}, {recipe: moon, mu: 5}]"]).endswith(message)
 
 
 def test_a_models_weights_are_a_file_like_others(tmp_path):

@@ -25,16 +25,19 @@ _PRODUCTS = {"float32": "highest", "tensorfloat32": "tensorfloat32", "bfloat16":
 # A pytree, so that the optimizer's numbers are leaves; registered here, because `options` doesn't import jax, and by
 # functions, because `register_dataclass` would call the constructor, which checks all values, for every traced copy.
 _STATIC_OPTIONS = [field.name for field in dataclasses.fields(LocalTraining) if field.name != "optimizer"]
-jax.tree_util.register_pytree_with_keys(
-    LocalTraining,
-    lambda local: (
-        [(jax.tree_util.GetAttrKey("optimizer"), local.optimizer)],
-        tuple(getattr(local, name) for name in _STATIC_OPTIONS),
-    ),
-    lambda static, leaves: trusted(
-        LocalTraining, optimizer=leaves[0], **dict(zip(_STATIC_OPTIONS, static, strict=True))
-    ),
-)
+
+
+def _flatten(local: LocalTraining) -> tuple[list[Any], tuple[Any, ...]]:
+    optimizer = (jax.tree_util.GetAttrKey("optimizer"), local.optimizer)
+    return [optimizer], tuple(getattr(local, name) for name in _STATIC_OPTIONS)
+
+
+def _unflatten(static: tuple[Any, ...], leaves: Any) -> LocalTraining:
+    (optimizer,) = leaves
+    return trusted(LocalTraining, optimizer=optimizer, **dict(zip(_STATIC_OPTIONS, static, strict=True)))
+
+
+jax.tree_util.register_pytree_with_keys(LocalTraining, _flatten, _unflatten)
 
 
 @jax.tree_util.register_dataclass
