@@ -64,9 +64,9 @@ def config_digest(config: Config) -> str:
 def comparison_digest(config: Config) -> str:
     """Returns the digest of what all runs of a comparison share: neither methods nor labels, rounds and seeds.
 
-    No round depends on the number of rounds, and no run on the other methods and seeds. Of a file it includes the name
-    but not the path, so that a folder with a configuration, its files and its runs can be moved; the fingerprint of the
-    data stands for their content.
+    No round depends on the number of rounds or on a paper's results, and no run on the other methods and seeds. Of a
+    file it includes the name but not the path, so that a folder with a configuration, its files and its runs can be
+    moved; the fingerprint of the data stands for their content.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -75,10 +75,8 @@ def comparison_digest(config: Config) -> str:
         True
     """
     sheet = resolved_sheet(config)
-    for key in ("methods", *SEED_LISTS, "files"):
+    for key in ("methods", *SEED_LISTS, "files", "paper"):
         sheet.pop(key, None)
-    if sheet["paper"]:  # its `setting` depends on the rounds and seeds, too
-        sheet["paper"] = {key: value for key, value in sheet["paper"].items() if key != "setting"}
     return _digest(_movable(sheet))
 
 
@@ -204,10 +202,11 @@ def paper_setting(paper: Config, config: Config) -> dict[str, Any]:
     changed = {}
     for key, value in {**theirs, **noted}.items():
         shared = key.rpartition(": ")[2]
-        inherited = shared != key and all(tree.get(key) == tree.get(shared) for tree in (theirs, ours))
         # A key that only one of them has belongs to a choice, such as a network's name, that both have; and a value
         # that a method shares with all others is listed once.
-        if key in ours and ours[key] != value and not inherited:
+        if key not in ours or ours[key] == value:
+            continue
+        if shared == key or any(tree.get(key) != tree.get(shared) for tree in (theirs, ours)):
             changed[key] = value
     return changed
 

@@ -72,6 +72,7 @@ class Section(BaseModel):
         return {key: text for kind in reversed(cls.__mro__) for key, text in parse_argument_docs(kind).items()}
 
     @classmethod
+    @functools.cache
     def child(cls, key: str) -> "type[Section] | None":
         """Returns the class of the section at a key; None for any other key."""
         field = cls.model_fields.get(key)

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+import jax
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
@@ -17,17 +18,20 @@ from fedjax_bal.config import (
     ConfigError,
     builtin_configs,
     config_digest,
+    config_of,
     continues,
     differences,
     load_config,
+    read_command,
     resolved_yaml,
     run_digest,
 )
 from fedjax_bal.config.explain import find_keys, json_schema, key_references
 from fedjax_bal.config.schema import OptimizerSection
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml, read_yaml
+from fedjax_bal.lab import load_sweep
 from fedjax_bal.optim import optimizers
-from fedjax_bal.options import Execution
+from fedjax_bal.options import Execution, derived
 from fedjax_bal.recipes import RECIPES
 
 FILE = Path(__file__).parents[2] / "configs" / "absent_clients.yaml"
@@ -171,6 +175,27 @@ def test_values_are_checked_once(monkeypatch):
     assert len(builds) == 2  # both optimizers, once: the method changes another key of their section
 
 
+def test_a_command_reads_each_of_its_files_once(write, tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        "fedjax_bal.config.load.read_yaml", lambda file, source: read.append(file) or read_yaml(file, source)
+    )
+    write("base: absent_clients")
+    (tmp_path / "mine.yaml").write_text("base: my.yaml\nrounds: 3")
+    command = read_command(tmp_path / "mine.yaml", ["lr=0.1"])
+    assert not command.is_sweep and config_of(command).training.rounds == 3
+    assert [file.name for file in read] == ["mine.yaml", "my.yaml", "absent_clients.yaml"]
+    assert load_sweep(tmp_path / "mine.yaml", ["lr=0.1,0.2"]) and len(read) == 6
+
+
+def test_options_are_not_checked_again(monkeypatch):
+    config = load_config(BUILTIN, ["training.batch_size=7"])
+    monkeypatch.setattr("fedjax_bal.annotations.check", None)
+    local = derived(config.training.options, batch_size=6)
+    assert (local.batch_size, local.epochs, config.execution.options.strategy) == (6, 1, "auto")
+    assert jax.tree.map(lambda leaf: leaf, local) == local
+
+
 def test_names_on_the_command_line_stand_for_the_entries_of_the_file(write):
     file = write("methods: [{recipe: fedprox, mu: 3}, {recipe: moon, name: mine}, {recipe: [fedprox, moon]}]")
     taken = load_config(file, ["methods=[FedProx, mine, fedprox+moon, {recipe: moon}]"]).methods
@@ -271,10 +296,14 @@ def test_partitions_may_follow_the_seeds(write):
         (["training.rounds=41", "training.batch_size=51"], False),
         (["execution.rounds_per_dispatch=6"], False),
         (["methods.0.label=FedAvg"], True),
+        (["methods=scaffold,moon,rebafl,balanced_softmax,fedavg"], True),  # in another order, and one more
+        (["methods=[fedavg]"], False),
+        (["methods.2.mu=0.3"], False),
+        (["methods.2.name=mine"], False),
         (["name=other"], False),
     ],
 )
-def test_only_more_rounds_or_seeds_continue_a_configuration(more, same):
+def test_only_more_rounds_seeds_or_methods_continue_a_configuration(more, same):
     assert continues(load_config(BUILTIN, more), load_config(BUILTIN)) == same
 
 
