@@ -42,19 +42,17 @@ def merge(base: Any, changes: Iterable[Change], section: type[Section] = Config,
         >>> merge({"partition": partition}, [(("partition", "alpha"), 2), (("partition", "scheme"), "log_normal")])
         {'partition': {'scheme': 'log_normal', 'clients': 50, 'alpha': 2}}
     """
-    for given, value in sorted(changes, key=lambda change: _rank(section, change)):
-        for path, item in sorted(_leaves(section, given, value), key=lambda leaf: _rank(section, leaf)):
+    for given, value in sorted(changes, key=lambda change: _rank(section, change[0])):
+        for path, item in sorted(_leaves(section, given, value), key=lambda leaf: _rank(section, leaf[0])):
             base = _put(base, section, path, item, source, ())
     return base
 
 
-def _rank(section: type[Section], change: Change) -> int:
+def _rank(section: type[Section], path: KeyPath) -> int:
     """Lists of methods come first, then whole sections and choices, then single keys."""
-    path, value = change
-    kind = section_at(section, path)
     if path == ("methods",):
         return 0
-    return 1 if kind is not None and (path[-1] == kind.choice or isinstance(value, str | Mapping)) else 2
+    return 1 if section_at(section, path) is not None else 2
 
 
 def _leaves(section: type[Section], path: KeyPath, value: Any) -> Iterator[Change]:
@@ -162,7 +160,7 @@ def with_changes(
     """
     # Choices decide which parameters there are, and so which key a short one means.
     first = [(completed_path(path, value, data), value) for path, value in changes]
-    chosen = merge(data, [change for change in first if _rank(Config, change) < 2], source=source)
+    chosen = merge(data, [change for change in first if _rank(Config, change[0]) < 2], source=source)
     paths = [completed_path(path, value, chosen, source) for path, value in changes]
     return merge(data, zip(paths, (value for _, value in changes), strict=True), source=source), paths
 
