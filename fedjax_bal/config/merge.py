@@ -43,7 +43,7 @@ def merge(base: Any, changes: Iterable[Change], section: type[Section] = Config,
         {'partition': {'scheme': 'log_normal', 'clients': 50, 'alpha': 2}}
     """
     for given, value in sorted(changes, key=lambda change: _rank(section, change[0])):
-        for path, item in sorted(_leaves(section, given, value), key=lambda leaf: _rank(section, leaf[0])):
+        for path, item in _leaves(section, given, value):
             base = _put(base, section, path, item, source, ())
     return base
 
@@ -67,8 +67,8 @@ def _leaves(section: type[Section], path: KeyPath, value: Any) -> Iterator[Chang
     elif kind is not None and path[-1] == kind.choice:
         yield path, known_name(value, kind)
     elif kind is not None and isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _leaves(section, (*path, key), item)
+        for key in sorted(value, key=lambda key: key != kind.choice):  # the choice first: it drops parameters
+            yield from _leaves(section, (*path, key), value[key])
     else:
         yield path, value
 

@@ -280,7 +280,7 @@ def plan_sweep(command: Sheet) -> Sweep:
     absolute = lambda key, values: with_absolute_paths(list(values), folder, path_of(key))
     columns = [zip(axis.keys, axis.values, strict=True) for axis in axes]
     swept = [{key: absolute(key, values) for key, values in column} for column in columns]
-    data = {key: merged[key] for key in Config.model_fields if key in merged}
+    data = {key: merged[key] for key in sorted(merged, key=lambda key: key == "methods")}
     if noted is not None and noted.setting:
         data["paper"] = {**data["paper"], "setting": noted.setting}
     text = dump_yaml({**data, **({"plugins": plugins} if plugins else {}), "sweep": swept})
