@@ -230,12 +230,15 @@ def with_paper_setting(
     Args:
         config: the configuration.
         paper: the paper's configuration, which isn't validated yet; None for none.
-        data: what `config` was made of; if it is `paper`, or has other results, nothing is recorded.
+        data: what `config` was made of; if it is `paper` but for the name, or has other results, nothing is recorded.
         changes: changes that were applied to `data`, and belong to the paper's configuration, too: a sweep's point.
     """
-    if paper is None or config.paper is None or data == paper or data.get("paper") != paper["paper"]:
+    if paper is None or config.paper is None or data.get("paper") != paper["paper"]:
         return config
-    theirs, problems = _check(with_changes({"name": "paper", **paper}, changes, "")[0])
+    paper = {**paper, "name": config.name}
+    if paper == {**data, "name": config.name}:
+        return config
+    theirs, problems = _check(with_changes(paper, changes, "")[0])
     if problems:
         return config
     setting = paper_setting(theirs, config)
