@@ -180,7 +180,7 @@ def unseen(name, made_small, seen, key_of):
 
 def setting_of(method):
     """All but who is there and how it is tested and executed; of augmentation, whether there is any."""
-    recipes = [dict(spec["hyperparameters"], name=spec["name"]) for spec in method["recipes"]]
+    recipes = [dict(spec) for spec in method["recipes"]]
     for values in recipes:
         if values["name"] == "astraea":
             values |= {"alpha": values["alpha"] is not None, "max_copies": None}
@@ -197,7 +197,7 @@ def plain_setting_of(method):
 def fakes_of(method):
     """A generator or DCGANs; other kinds of fakes, and methods without any, are tested elsewhere."""
     first = method["recipes"][0]
-    kind = first["hyperparameters"].get("generator") if first["name"] == "cbfl" else None
+    kind = first.get("generator") if first["name"] == "cbfl" else None
     return kind if kind in ("shared", "dcgan") else None
 
 
