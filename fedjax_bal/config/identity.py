@@ -12,7 +12,7 @@ from fedjax_bal.config.schema import Config, MethodConfig, Sections
 from fedjax_bal.config.sections import to_plain
 from fedjax_bal.config.yaml_text import dump_yaml
 from fedjax_bal.metrics import METRICS
-from fedjax_bal.registry import PLUGINS
+from fedjax_bal.registry import PLUGINS, Plugin
 
 _SELDOM = ("partition_seeds", "plugins", "files")  # left out of the resolved YAML if they are empty
 # Keys that don't affect accuracies.
@@ -66,7 +66,7 @@ def comparison_digest(config: Config) -> str:
 
     No round depends on the number of rounds or on a paper's results, and no run on the other methods and seeds. Of a
     file it includes the name but not the path, so that a folder with a configuration, its files and its runs can be
-    moved; the fingerprint of the data stands for their content.
+    moved; the fingerprint of the data stands for their content. A plug-in that methods use belongs to them.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -77,11 +77,13 @@ def comparison_digest(config: Config) -> str:
     sheet = resolved_sheet(config)
     for key in ("methods", *SEED_LISTS, "files", "paper"):
         sheet.pop(key, None)
+    of_methods = {plugin.name for method in config.methods for plugin in _plugins_of(method)}
+    sheet["plugins"] = {name: digest for name, digest in config.plugins.items() if name not in of_methods}
     return _digest(_movable(sheet))
 
 
 def method_digest(config: Config, index: int) -> str:
-    """Returns the digest of one method: its name, its recipes, and its complete sections but for the rounds.
+    """Returns the digest of one method: its name, recipes, plug-ins, and its complete sections but for the rounds.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -91,7 +93,9 @@ def method_digest(config: Config, index: int) -> str:
     """
     method = config.methods[index]
     sections = {key: to_plain(getattr(method, key)) for key in Sections.model_fields}
-    return _digest({"name": method.name, "recipes": to_plain(method.recipes), **_movable(sections)})
+    named = {"name": method.name, "recipes": to_plain(method.recipes)}
+    plugins = {plugin.name: config.plugins.get(plugin.name) for plugin in _plugins_of(method)}
+    return _digest({**named, "plugins": plugins, **_movable(sections)})
 
 
 def run_digest(config: Config) -> str:
@@ -245,14 +249,18 @@ def leaves(value: Any, path: tuple[str | int, ...] = ()) -> dict[str, Any]:
 
 def used_plugins(config: Config) -> dict[str, str]:
     """Returns the digests of the plug-ins that a configuration uses, and of those with metrics, by name."""
-    used: set[Any] = {*METRICS.plugins()}
-    for method in config.methods if PLUGINS else ():
-        recipes: Any = MethodConfig.choices()
-        used |= {recipes.plugin(recipe.name) for recipe in method.recipes}
-        for section in (method.dataset, method.partition, method.model, method.selection):
-            registry: Any = section.choices()
-            used.add(registry.plugin(getattr(section, str(section.choice))))
-    return {plugin.name: plugin.digest for plugin in sorted(used - {None})}
+    used = METRICS.plugins().union(*map(_plugins_of, config.methods))
+    return {plugin.name: plugin.digest for plugin in sorted(used)}
+
+
+def _plugins_of(method: MethodConfig) -> set[Plugin]:
+    """Returns the plug-ins of a method's recipes, data set, partition, model and selector."""
+    used: set[Plugin | None] = set()
+    named = (method.dataset, method.partition, method.model, method.selection, *method.recipes) if PLUGINS else ()
+    for section in named:
+        registry: Any = section.choices()
+        used.add(registry.plugin(getattr(section, str(section.choice))))
+    return {plugin for plugin in used if plugin is not None}
 
 
 def plugin_problems(recorded: Any) -> list[Problem]:

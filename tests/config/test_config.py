@@ -33,6 +33,7 @@ from fedjax_bal.lab import load_sweep
 from fedjax_bal.optim import optimizers
 from fedjax_bal.options import Execution, derived
 from fedjax_bal.recipes import RECIPES
+from fedjax_bal.registry import PLUGINS, Plugin, Registry
 
 FILE = Path(__file__).parents[2] / "configs" / "absent_clients.yaml"
 BUILTIN = FILE.stem
@@ -305,6 +306,18 @@ def test_partitions_may_follow_the_seeds(write):
 )
 def test_only_more_rounds_seeds_or_methods_continue_a_configuration(more, same):
     assert continues(load_config(BUILTIN, more), load_config(BUILTIN)) == same
+
+
+def test_a_method_of_a_plugin_may_be_added(monkeypatch):
+    before = load_config(BUILTIN)
+    recipes = Registry(RECIPES)
+    monkeypatch.setattr("fedjax_bal.recipes.RECIPES", recipes)
+    monkeypatch.setitem(PLUGINS, "mine", Plugin("mine", None, "ab"))
+    recipes.add("mine", RECIPES["fedprox"], PLUGINS["mine"], "mine")
+    more = load_config(BUILTIN, ["methods=mine,fedavg,balanced_softmax,rebafl,scaffold"])
+    assert more.plugins == {"mine": "ab"} and continues(more, before)
+    changed = more.model_copy(update={"plugins": {"mine": "cd"}})
+    assert not continues(changed, more)
 
 
 def test_differences_name_the_keys():
