@@ -17,7 +17,6 @@ from fedjax_bal.methods.class_balanced import ClassBalancedLoss
 from fedjax_bal.methods.climb import DualWeights
 from fedjax_bal.methods.creff import FeatureMatching
 from fedjax_bal.methods.crop_flip import CropAndFlip, Cutout
-from fedjax_bal.methods.dcgan import SharedDcgans
 from fedjax_bal.methods.ditto import SeparateModel
 from fedjax_bal.methods.dp import PrivateMean, epsilon
 from fedjax_bal.methods.equal_weights import EqualWeights
@@ -75,6 +74,7 @@ from fedjax_bal.methods.rebafl import FeatureTransfer
 from fedjax_bal.methods.robust import Krum, Median, NormClipping, TrimmedMean
 from fedjax_bal.methods.roles import (
     Batches,
+    CheckContext,
     Closing,
     Criterion,
     Deliver,
@@ -85,6 +85,7 @@ from fedjax_bal.methods.roles import (
     Loss,
     Memory,
     Need,
+    NeedsContext,
     Part,
     Personal,
     Prepare,
@@ -93,8 +94,6 @@ from fedjax_bal.methods.roles import (
     Refine,
     Report,
     RoundsSoFar,
-    RunFacts,
-    RunSetting,
     Separate,
     Server,
     Shift,
@@ -109,7 +108,7 @@ from fedjax_bal.methods.roles import (
     static,
 )
 from fedjax_bal.methods.rucr import UnifiedPrototypes
-from fedjax_bal.methods.scaffold import ControlVariates, LateControlVariates
+from fedjax_bal.methods.scaffold import ControlVariates
 
 __all__ = [
     "BALANCED",
@@ -121,6 +120,7 @@ __all__ = [
     "Batches",
     "BeforeLookahead",
     "CalibratedDistillation",
+    "CheckContext",
     "ClassBalancedLoss",
     "ClassCentres",
     "ClientMomentum",
@@ -157,7 +157,6 @@ __all__ = [
     "Krum",
     "LabelMargins",
     "LabelMaskingDistillation",
-    "LateControlVariates",
     "LocalGenerator",
     "LogitCalibration",
     "LogitSuppression",
@@ -173,6 +172,7 @@ __all__ = [
     "MovingControlVariates",
     "NearestMean",
     "Need",
+    "NeedsContext",
     "NoiseByClient",
     "NormClipping",
     "NormalisedAveraging",
@@ -207,12 +207,9 @@ __all__ = [
     "RestrictedSoftmax",
     "RotationByClient",
     "RoundsSoFar",
-    "RunFacts",
-    "RunSetting",
     "Separate",
     "SeparateModel",
     "Server",
-    "SharedDcgans",
     "SharedGenerator",
     "Shift",
     "SimplexClassifier",

@@ -11,9 +11,9 @@ import filelock
 import pytest
 
 from fedjax_bal.config import Config, load_config
-from fedjax_bal.contrib.trackers import Mirror, tracked_runs
 from fedjax_bal.lab import RunFolder
 from fedjax_bal.lab.runner import run_comparison
+from fedjax_bal.lab.trackers import Trackers
 
 TEXT = """
 name: small
@@ -74,9 +74,8 @@ def config(tmp_path: Path, *overrides: str) -> Config:
 def run(path: Path, wanted: Config, *, should_stop=lambda: False, trackers=(), **options) -> Quiet:
     """One session in a folder; raises what `run_comparison` raises."""
     display, folder = Quiet(), RunFolder(path)
-    mirror = Mirror(trackers, tracked_runs(wanted), display.note)
-    with folder.claimed(wanted), contextlib.closing(mirror):
-        run_comparison(wanted, folder, display, mirror, should_stop, **options)
+    with folder.claimed(wanted), contextlib.closing(Trackers(trackers, wanted, display.note)) as tracking:
+        run_comparison(wanted, folder, display, should_stop, callbacks=[tracking], **options)
     return display
 
 

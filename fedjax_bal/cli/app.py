@@ -82,11 +82,12 @@ def run(
     """
     with messages():
         from fedjax_bal.config import config_of, read_command
-        from fedjax_bal.contrib.trackers import open_trackers
         from fedjax_bal.engine.processes import processes as processes_of_run
-        from fedjax_bal.lab import FolderInUseError, RunFolder
+        from fedjax_bal.lab import FolderInUseError, RunFolder, open_trackers
+        from fedjax_bal.plugins import TRACKERS, load_plugins
 
         show = Showing(plain, quiet, verbose)
+        load_plugins([TRACKERS] if track else [])
         command = read_command(*args.split_arguments(arguments))
         if command.is_sweep:
             if distributed:

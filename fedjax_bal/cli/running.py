@@ -66,9 +66,8 @@ def run_command(
     Raises:
         typer.Exit: the user stopped the command, or a run diverged.
     """
-    from fedjax_bal.contrib.trackers import Mirror, tracked_runs
     from fedjax_bal.engine.processes import processes
-    from fedjax_bal.lab import Progress, RemoteFiles, RunFolder, Stopped, run_comparison
+    from fedjax_bal.lab import Progress, RemoteFiles, RunFolder, Stopped, Trackers, run_comparison
 
     first = processes().first
     folder = RunFolder(path, None if first else RemoteFiles(path))
@@ -80,10 +79,10 @@ def run_command(
         options: Any = {"data_dir": data_dir, "devices": devices, "fresh": fresh, "verbose": show.verbose}
         try:
             with (
-                contextlib.closing(Mirror(trackers, tracked_runs(config), display.note)) as mirror,
+                contextlib.closing(Trackers(trackers, config, display.note)) as tracking,
                 interruptible() as asked,  # only here: after training there is nothing to wait for
             ):
-                summary = run_comparison(config, folder, display, mirror, asked, **options)
+                summary = run_comparison(config, folder, display, asked, callbacks=[tracking], **options)
         except Stopped:
             if first:
                 _say_stopped(path)

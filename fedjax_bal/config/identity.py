@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from fedjax_bal.analyses import ANALYSES
 from fedjax_bal.config.errors import Problem, dotted_path, received_value
 from fedjax_bal.config.merge import PATHS, SEED_LISTS
 from fedjax_bal.config.schema import Config, MethodConfig, Sections
@@ -254,8 +255,8 @@ def used_plugins(config: Config) -> dict[str, str]:
 
 
 def _plugins_of(method: MethodConfig) -> set[Plugin]:
-    """Returns the plug-ins of a method's recipes, data set, partition, model and selector."""
-    used: set[Plugin | None] = set()
+    """Returns the plug-ins of a method's recipes, data set, partition, model, selector and analyses."""
+    used = {ANALYSES.plugin(name) for name in method.evaluation.analyses}
     named = (method.dataset, method.partition, method.model, method.selection, *method.recipes) if PLUGINS else ()
     for section in named:
         registry: Any = section.choices()

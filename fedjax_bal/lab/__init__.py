@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedjax_bal.lab.splits import split_rows
     from fedjax_bal.lab.summary import Cost
     from fedjax_bal.lab.sweep import run_sweep
+    from fedjax_bal.lab.trackers import TRACKERS, Trackers, open_trackers
     from fedjax_bal.lab.training import Stopped
 
 # Imported on first use, because they need jax, which reports and `verify` do without.
@@ -38,6 +39,7 @@ _LATE = {
     "splits": ("split_rows",),
     "summary": ("Cost",),
     "sweep": ("run_sweep",),
+    "trackers": ("TRACKERS", "Trackers", "open_trackers"),
     "training": ("Stopped",),
 }
 

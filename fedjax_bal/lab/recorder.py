@@ -16,7 +16,7 @@ from fedjax_bal.engine.device import State, client_hits_shape
 from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch, memory_rows, rows_to_save
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import checkpoint, environment, summary
-from fedjax_bal.lab.folder import LEAKS, PERSONALISED, PICTURES, RecordedExecution, RunFolder
+from fedjax_bal.lab.folder import PERSONALISED, PICTURES, RecordedExecution, RunFolder
 from fedjax_bal.lab.output_files import START_OVER, FolderError, reading
 from fedjax_bal.lab.schema import Run, RunId, SavedCost, Summary
 from fedjax_bal.lab.setup import OTHER_FILES, Comparison, SharedInputs, set_up, set_up_to_read
@@ -364,7 +364,8 @@ class Recorder:
         if not self.states[run].round:
             self.folder.clear(*run, PICTURES)
         if not self.is_over(run):
-            self.folder.clear(*run, LEAKS, PERSONALISED)
+            self.folder.clear(*run, PERSONALISED)
+            self.folder.clear_findings(*run)
 
     def is_over(self, run: RunId) -> bool:
         """Returns whether a run is over after its finished rounds."""
@@ -448,12 +449,10 @@ class Recorder:
         if estimates is not None and state.saved and state.round:
             counts = np.asarray(simulation.federation.class_counts)
             figures["composition"] = summary.compare_compositions(estimates(state.saved.snapshot.selector), counts)
-        leaks = self.folder.read_analysis(LEAKS, *run)
         return Run(
             method=state.method,
             seed=state.seed,
             **figures,
-            leaks=summary.finite_leaks(leaks) if leaks else None,
             failure=state.failure,
         )
 

@@ -1,11 +1,10 @@
 """The command `run`: trains a comparison and shows its progress; a comparison is a sweep of one point."""
 
 import os
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from fedjax_bal.config import Config, resolved_sheet
-from fedjax_bal.contrib.trackers import Mirror
 from fedjax_bal.engine.host import Snapshot
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab.display import Progress, Unit
@@ -55,24 +54,13 @@ class RunProgress(Callback):
             self.display.ended(recorder.states[run].key)
 
 
-class Trackers(Callback):
-    """Sends the metrics to experiment trackers."""
-
-    def __init__(self, mirror: Mirror) -> None:
-        self.mirror = mirror
-
-    def recorded(self, recorder: Recorder, run: RunId, clients_per_s: float) -> None:
-        """Sends the run's new lines."""
-        self.mirror.follow(*run, recorder.states[run].lines, finished=recorder.is_over(run))
-
-
 def run_comparison(
     config: Config,
     folder: RunFolder,
     display: Progress,
-    mirror: Mirror,
     should_stop: Callable[[], bool],
     *,
+    callbacks: Sequence[Callback] = (),
     verbose: bool = False,
     data_dir: str | os.PathLike | None = None,
     devices: str | int | None = None,
@@ -86,8 +74,8 @@ def run_comparison(
         config: the configuration.
         folder: its run folder, already claimed.
         display: the progress display.
-        mirror: sends the metrics to trackers; the caller closes it.
         should_stop: called between dispatches; True ends the session.
+        callbacks: are told of the runs' results, too, such as trackers.
         verbose: shows the remaining work and each compiled program, too.
         data_dir: the folder with the data set's files, unless they are embedded.
         devices: number of devices that share the work; overrides the configuration unless None.
@@ -110,7 +98,7 @@ def run_comparison(
     rounds = sum(unit.rounds for unit in units.values())
     count = f"{methods} method{'s' * (methods > 1)} x {seeds} seed{'s' * (seeds > 1)}"
     display.start(units, headline=f"{count}, {rounds} rounds in all, into {folder.path}")
-    callbacks = [RunProgress(display, verbose=verbose), PostTraining(), Trackers(mirror)]
+    callbacks = [RunProgress(display, verbose=verbose), PostTraining(), *callbacks]
     try:
         left = runs_left(recorder, callbacks)
         if verbose:

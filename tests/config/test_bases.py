@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import registered
 from rounding import SUM
 from typer.testing import CliRunner
 
@@ -192,6 +193,7 @@ def test_a_methods_own_rate_stays_whatever_optimizer_all_methods_have():
 
 
 def test_messages_are_about_what_the_user_states():
+    registered.load_included()
     with pytest.raises(ConfigError, match="partition.alpha: unknown key for pathological"):
         load_config("papers/rebafl/table1_c10_m20", ["dataset=mnist", "partition.alpha=3"])
     assert to_plain(load_config("papers/rebafl/table1_c10_m20"))["partition"]["classes_per_client"] == 2

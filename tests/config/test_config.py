@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 import pytest
+import registered
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -395,7 +396,7 @@ def test_differences_name_the_keys():
         ("methods.1.label=fedavg", ["methods.1.label: received 'fedavg', already the label of methods.0; give one of"]),
         ("methods.1.label=''", ["methods.1.label: received '', must be printable text of 1 to 60 characters"]),
         ("methods.0.recipe=[]", ["methods.0.recipe: received [], must be a name or a list of names"]),
-        ("methods.0.recipe=[fedavg, 3]", ["methods.0.recipe.1.name: received 3; your own needs"]),
+        ("methods.0.recipe=[fedavg, 3]", ["methods.0.recipe.1.name: received 3; a plug-in's needs"]),
         (
             "methods.0.recipe=[{name: fedprox, nu: 1}]",
             ["methods.0.recipe.0.nu: unknown key for fedprox; allowed: mu, name"],
@@ -603,6 +604,7 @@ def test_a_base_in_a_circle_is_refused(write, tmp_path):
 
 
 def test_built_in_configurations_have_names():
+    registered.load_included()
     for name in ("papers/rebafl/table1_fmnist_m20", "papers/iwds/fmnist_llt0.9"):
         assert load_config(name).name == name.removeprefix("papers/").replace("/", "_")
     assert "'quickstart'" in refusal("quikstart")
@@ -651,6 +653,7 @@ def test_every_key_has_a_meaning_except_parameters_of_optaxs_schedules():
 
 @pytest.mark.slow
 def test_the_schema_takes_what_the_checks_take():
+    registered.load_included()
     check = pytest.importorskip("jsonschema").Draft202012Validator(json_schema()).validate
     for name in builtin_configs():
         check(read_yaml(FILE.parent / f"{name}.yaml", name))
@@ -931,5 +934,6 @@ def test_a_models_weights_are_a_file_like_others(tmp_path):
     assert run_digest(again) == run_digest(config) != run_digest(other)
     assert "weights" in resolved_yaml(config) and "weights" not in resolved_yaml(load_config(None))
     # A paper's table that starts from pretrained weights is not the paper's.
+    registered.load_included()
     paper = load_config("papers/rebafl/table1_fmnist_m20", ["model.weights=w.npz"]).paper
     assert paper is not None and paper.setting == {"model.weights": None}

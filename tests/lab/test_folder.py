@@ -13,7 +13,7 @@ import small_run
 
 from fedjax_bal.config import config_digest, resolved_yaml
 from fedjax_bal.lab import FolderError, RemoteFiles, RunFolder, SweepFolder, choose_folder
-from fedjax_bal.lab.folder import LEAKS, PICTURES
+from fedjax_bal.lab.folder import PERSONALISED, PICTURES
 
 
 def claim(path, config, fresh=False):
@@ -104,8 +104,8 @@ def test_a_folder_goes_on_with_its_form_of_convolution_where_auto_is_asked_for(t
     assert RunFolder(path).conflict(longer) == ""
     other = small_run.config(tmp_path, "training.batch_size=7")
     assert RunFolder(path).conflict(other) == "training.batch_size: 20 here, 7 asked for"
-    explicit = small_run.config(tmp_path, "model.convolution=onednn")
-    assert RunFolder(path).conflict(explicit) == f"model.convolution: '{form}' here, 'onednn' asked for"
+    explicit = small_run.config(tmp_path, "model.convolution=plain")
+    assert RunFolder(path).conflict(explicit) == f"model.convolution: '{form}' here, 'plain' asked for"
     shutil.rmtree(path)
     claim(path, small_run.config(tmp_path, "model.convolution=plain"))
     assert RunFolder(path).conflict(config) == "model.convolution: 'plain' here, 'auto' asked for"
@@ -188,14 +188,18 @@ def test_a_folder_that_another_process_writes_is_left_alone(tmp_path):
     for round in (1, 2):  # before and after the other process has written there
         with folder.claimed(config):
             folder.begin(config, fresh=True)
-            folder.clear(0, 0, PICTURES, LEAKS)
+            folder.clear(0, 0, PICTURES, PERSONALISED)
             folder.save(0, 0, round, {"w": np.zeros(3)})
             folder.write_metrics([{"round": round}])
             folder.append_metrics([{"round": round}])
             folder.write_summary({"runs": []})
             folder.write_pictures(0, 0, {"real": np.zeros(3)})
-            folder.write_analysis(LEAKS, 0, 0, {})
-        assert (folder.read_metrics(), folder.read_summary(), folder.read_analysis(LEAKS, 0, 0)) == ([], {}, None)
+            folder.write_analysis(PERSONALISED, 0, 0, {})
+        assert (folder.read_metrics(), folder.read_summary(), folder.read_analysis(PERSONALISED, 0, 0)) == (
+            [],
+            {},
+            None,
+        )
         assert not path.exists() or [file.name for file in path.iterdir()] == ["summary.json"]
         path.mkdir(exist_ok=True)
         (path / "summary.json").write_text('{"runs": 1}')

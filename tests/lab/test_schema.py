@@ -92,22 +92,18 @@ def test_damage_is_named_with_file_line_and_what_was_expected(folder, name, cont
 COMPOSITION = {"clients": 2, "rank_correlation": 0.5}
 AUGMENTATION = {"before": [1, 2, 3], "after": [3, 2, 3], "extra_rows": 2, "extra_bytes": 1568}
 BATCHES = {"methods": ["cbfl"], "kl_before": 0.5, "kl_after": 0.25}
-LEAKS = {
-    "nearest": {"generated": {"mean": 30.5, "least": 9.0}, "test": {"mean": 20.0, "least": 5.0}},
-    "inversion": {"prototype/upcnn": {"truth": 0.9, "others": 0.5}},
-}
 
 
 def test_optional_figures_are_read_and_absent_metrics_are_null(folder):
     edit_summary(folder, lambda s: s.update(batches=[BATCHES]))
     edit_summary(folder, lambda s: s["partitions"][0].update(augmentation=AUGMENTATION))
-    edit_summary(folder, lambda s: s["runs"][0].update(composition=COMPOSITION, leaks=LEAKS, copies=12))
+    edit_summary(folder, lambda s: s["runs"][0].update(composition=COMPOSITION, copies=12))
     summary = RunFolder(folder).read().summary
     assert summary["batches"] == [BATCHES]
     assert summary["partitions"][0]["augmentation"] == AUGMENTATION
     first, *others = summary["runs"]
-    assert (first["composition"], first["leaks"], first["copies"]) == (COMPOSITION, LEAKS, 12)
-    assert all(run["copies"] is run["leaks"] is None and "composition" not in run for run in others)
+    assert (first["composition"], first["copies"]) == (COMPOSITION, 12)
+    assert all(run["copies"] is None and "composition" not in run for run in others)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +113,6 @@ def test_optional_figures_are_read_and_absent_metrics_are_null(folder):
         (lambda s: s["runs"][1].pop("method"), r"runs\[1\].method: Field required"),
         (lambda s: s["runs"][0].update(final_accuracy="x"), r"runs\[0\].final_accuracy"),
         (lambda s: s["runs"][0].update(composition={**COMPOSITION, "clients": -1}), r"composition.clients: .*to 0"),
-        (lambda s: s["runs"][0].update(leaks={"nearest": {"test": LEAKS["nearest"]["test"]}}), "generated: Field req"),
         (lambda s: s["partitions"][0]["class_counts"][0].pop(), r"class_counts\[0\]"),
         (lambda s: s["partitions"][0]["shown"].pop(), r"partitions\[0\].class_counts"),
         (

@@ -91,7 +91,7 @@ class Setting:
         return as_optimizer("optimizer", self.local.optimizer)
 
     def learning_rate(self, round: Any, step: Any = None) -> Any:
-        """The clients' learning rate in a round, before step schedules or at a step, `Float[]`, or `UNKNOWN`."""
+        """The clients' learning rate in a round, before step schedules or at a step, `Float[]`; None if unknown."""
         rate = self.optimizer.rate(round) if step is None else self.optimizer.rate_at(round, step)
         return jax.tree.map(lambda rate: jnp.asarray(rate, float), rate)
 
