@@ -490,9 +490,14 @@ class RunFolder(_Folder):
             raise FolderError(f"{self.path}: holds no run or sweep; give the folder that one wrote, such as {within}")
         self.files.check_sums(_CONFIG, _SUMMARY, _METRICS)
         config, text = schema.read_config(self.path / _CONFIG)
-        summary = schema.read_summary(self.path / _SUMMARY)
-        classes = len(summary["class_names"])
-        lines = schema.read_metrics(self.path / _METRICS, classes)
+        if os.path.lexists(self.path / _SUMMARY):
+            summary = schema.read_summary(self.path / _SUMMARY)
+            classes = len(summary["class_names"])
+            lines = schema.read_metrics(self.path / _METRICS, classes)
+        else:  # the first session is still running, or was killed
+            lines = self.read_metrics()
+            summary = schema.unwritten_summary(config, lines)
+            classes = len(summary["class_names"])
         first: dict[str, int] = {}
         for run in summary["runs"]:
             first.setdefault(run["method"], run["seed"])

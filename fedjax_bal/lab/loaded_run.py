@@ -27,7 +27,7 @@ from fedjax_bal.lab.output_files import FolderError
 from fedjax_bal.lab.recorder import load_newest, load_variables
 from fedjax_bal.lab.schema import RunClients, RunId
 from fedjax_bal.lab.setup import Comparison, SharedInputs, network, set_up_to_read, to_read
-from fedjax_bal.lab.splits import inputs_in_words
+from fedjax_bal.lab.splits import name_inputs
 from fedjax_bal.parts import changes_for_evaluation
 from fedjax_bal.types import Array, Model, Variables
 from fedjax_bal.validate import check_unmasked, is_number, one_of
@@ -441,7 +441,8 @@ def _checked_rows(inputs: Any, trained: TrainedModel) -> np.ndarray:
     wanted = f"[B, {', '.join(map(str, model.input_shape))}] of {stored.dtype}{'' if tokens else ' or floats'}"
     if trained.inputs.names is not None:
         wanted = (
-            f"a data frame with the run's {inputs_in_words(trained.inputs.names)}, or an array in this order, {wanted}"
+            f"a data frame with the run's inputs, {name_inputs(trained.inputs.names)}, or an array in this order, "
+            f"{wanted}"
         )
     if is_frame(inputs):
         if trained.inputs.names is None:

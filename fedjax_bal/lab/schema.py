@@ -5,7 +5,6 @@ reports what they read; messages name the file, the key and the remedy. Metrics 
 """
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -265,15 +264,29 @@ def check_readable(path: Path, text: str) -> None:
 
 def read_summary(path: Path) -> dict[str, Any]:
     """Reads the summary as `check_summary` leaves it."""
-    if not os.path.lexists(path):
-        raise FolderError(
-            f"{path}: missing: the run's first session is still running, or was killed. A session writes it when "
-            "it ends, also by Ctrl-C; after a kill the same command resumes"
-        )
     with checking(path):
         summary = parse_json(read_bytes(path, LARGEST_FILE), lambda name: None)
         check_summary(summary)
     return summary
+
+
+def unwritten_summary(config: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the summary of a first session that hasn't ended: without results, and with numbers as class names."""
+    classes = max((len(line.get("per_class_accuracy") or ()) for line in lines), default=0)
+    evaluation = config.get("evaluation")
+    return {
+        "name": str(config.get("name")),
+        "finished": False,
+        "target_accuracy": evaluation.get("target_accuracy") if isinstance(evaluation, Mapping) else None,
+        "class_names": [str(number) for number in range(classes)],
+        "command": None,
+        "device": None,
+        "versions": {},
+        **dict.fromkeys(("compile_s", "wall_s", "client_updates_per_s", "samples_per_s")),
+        "partitions": [],
+        "batches": [],
+        "runs": [],
+    }
 
 
 def check_summary(summary: Any) -> None:

@@ -17,7 +17,6 @@ from fedjax_bal.lab.named_files import content_digest, named_files
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.summary import Cost
 from fedjax_bal.lab.verification import verify
-from fedjax_bal.report.markup import reproduction
 
 MLP = models.build("mlp", 10, (28, 28, 1), hidden=[64])
 
@@ -89,10 +88,6 @@ def test_a_run_records_its_weights_and_is_repeated_from_copies(started, tmp_path
     assert folder.recorded_files() == dict(zip(paths, digests, strict=True))
     copies = {f"files/{digest[:8]}/w.npz" for digest in digests}
     assert copies < {*folder.files.covered_names()}
-
-    page = reproduction("run", "config.yaml", folder.read_configuration().__dict__, None, _shown(folder))[1]
-    assert all(f"<dt>files/{digest[:8]}/w.npz</dt><dd>{digest}</dd>" in page for digest in digests)
-    assert "holds the configuration below and a copy of the folder files." in page and str(tmp_path) not in page
 
     for path in paths:
         Path(path).unlink()

@@ -158,13 +158,6 @@ def test_reports_and_loaded_runs_refuse_what_is_not_what_was_written(folder):
         load_run(folder)
 
 
-def test_a_report_in_the_first_session_says_so(folder):
-    for name in ("SHA256SUMS", "summary.json"):
-        (folder / name).unlink()
-    code, output = command("report", folder)
-    assert code == 2 and "the run's first session is still running, or was killed" in output
-
-
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     """The folder of a finished sweep of two points, and the sweep."""
