@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedjax_bal.config import Config, run_digest
+from fedjax_bal.config import Config, comparison_digest, method_digest
 from fedjax_bal.files import open_file, replacing
 
 GENERATIONS = 2
@@ -104,8 +104,9 @@ def disk_fault(error: BaseException | None) -> OSError | None:
 
 
 def owner(config: Config, method: int, seed: int) -> np.ndarray:
-    """Identifies the run of a checkpoint: a hash of its configuration, method number and seed."""
-    return np.frombuffer(hashlib.sha256(f"{run_digest(config)} {method} {seed}".encode()).digest(), np.uint8)
+    """Identifies the run of a checkpoint: a hash of its comparison, its method, and its seed."""
+    identity = f"{comparison_digest(config)} {method_digest(config, method)} {seed}"
+    return np.frombuffer(hashlib.sha256(identity.encode()).digest(), np.uint8)
 
 
 def check(file: Path) -> None:

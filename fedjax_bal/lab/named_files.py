@@ -72,7 +72,7 @@ def check_digests(
         >>> check_digests({"model.weights": "/new/w.npz"}, {"/new/w.npz": "ab"}, {"/old/w.npz": "ab"}, "")
         >>> check_digests({"model.weights": "/w.npz"}, {"/w.npz": "cd"}, {"/w.npz": "ab"}, "put it back")
         Traceback (most recent call last):
-        fedjax_bal.config.problems.ConfigError: model.weights: /w.npz has the SHA-256 cd, recorded was ab; put it back
+        fedjax_bal.config.errors.ConfigError: model.weights: /w.npz has the SHA-256 cd, recorded was ab; put it back
     """
     for key, path in named.items() if recorded else ():
         wanted = [recorded[path]] if path in recorded else list(dict.fromkeys(recorded.values()))
