@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedjax_bal.config import Config, run_digest
+from fedjax_bal.config import Config, comparison_digest, method_digest
 from fedjax_bal.files import open_file, replacing
 from fedjax_bal.lab.errors import FolderError, disk_error
 
@@ -112,8 +112,8 @@ def fit(arrays: Mapping[str, np.ndarray], template: Any) -> Any:
 
 
 def owner(config: Config, method: int, seed: int) -> np.ndarray:
-    """Identifies the run of a checkpoint: a hash of its configuration, method and seed."""
-    identity = f"{run_digest(config)} {config.methods[method].name} {seed}"
+    """Identifies the run of a checkpoint: a hash of its comparison, its method, and its seed."""
+    identity = f"{comparison_digest(config)} {method_digest(config, method)} {seed}"
     return np.frombuffer(hashlib.sha256(identity.encode()).digest(), np.uint8)
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedjax_bal.config import PATHS, Sections, leaves, merge_sections, without_defaults
+from fedjax_bal.config import PATHS, Sections, leaves, merge, without_defaults
 
 _DYNAMICS = ("availability", "delivery", "speed")
 _NAMED = ("rounds", "local_epochs", "local_steps", "batch_size", "optimizer", "server_optimizer")
@@ -37,7 +37,7 @@ def training_line(sheet: Mapping[str, Any], axes: Mapping[str, Sequence[Any]] = 
         if isinstance(entry, Mapping):
             changed = {key: entry[key] for key in Sections.model_fields if key in entry}
             shared = {key: sheet[key] for key in Sections.model_fields if key in sheet}
-            merged = merge_sections(Sections, shared, changed)
+            merged = merge(shared, [((key,), value) for key, value in changed.items()], Sections)
             methods[str(entry.get("label") or entry.get("name"))] = _with_axes(merged, axes, leaves(changed))
     if not methods:
         return ""
