@@ -1,6 +1,7 @@
 """A finished run that gets more rounds and seeds comes to the same bits as if it had had them from the start."""
 
 import json
+import shutil
 import zipfile
 
 import jax
@@ -179,3 +180,16 @@ def test_a_folder_that_is_moved_with_its_configuration_trace_and_run_goes_on(tmp
     (there / "phones.csv").write_text("round,client\n0,1\n0,2\n0,4\n1,4\n1,5\n1,6\n")
     with pytest.raises(ValueError, match="was begun with other .*traces"):
         small_run.run(there / "run", moved(there, 6))
+
+
+def test_a_method_that_is_added_to_a_finished_comparison_is_trained_alone(trained, tmp_path):
+    path = shutil.copytree(trained(*small_run.ONE), tmp_path / "run")
+    before = small_run.metrics(path)
+    checkpoints = {file: file.read_bytes() for file in (path / "checkpoints" / "fedavg-seed-0").iterdir()}
+    both = small_run.config(tmp_path, *small_run.ONE, "methods=[{recipe: fedprox, mu: 0.1}, {recipe: fedavg}]")
+    display = small_run.run(path, both)
+    assert display.steps == [("fedavg", 0, 4), *(("fedprox", 0, round) for round in (0, 2, 4))]
+    lines = small_run.metrics(path)
+    assert [line for line in lines if line["method"] == "fedavg"] == before
+    assert {line["method"] for line in lines} == {"fedprox", "fedavg"}
+    assert {file: file.read_bytes() for file in (path / "checkpoints" / "fedavg-seed-0").iterdir()} == checkpoints
