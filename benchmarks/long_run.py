@@ -149,7 +149,7 @@ def many_lines(work: Path, count: int) -> dict:
 
 
 def many_points(work: Path, count: int) -> dict:
-    """Measures a sweep that is killed half way, two repetitions of its command, its page and its verification."""
+    """Measures a sweep that is killed half way, two repetitions of its command, and its page."""
     (work / "points.yaml").write_text(POINTS.replace("COUNT", str(count // 20)))
     out = work / "out"
     train = ["sweep", str(work / "points.yaml"), "--out", str(out), "--together", "100", "--plain"]
@@ -160,7 +160,6 @@ def many_points(work: Path, count: int) -> dict:
         "resumed": cost_of(train),
         "nothing_left": cost_of(train),
         "page": cost_of(["report", str(out)]),
-        "verify": cost_of(["verify", str(out)]),
         "bytes_of_table": (out / "results.csv").stat().st_size,
         "bytes_of_page": (out / "sweep.html").stat().st_size,
     }
@@ -229,7 +228,7 @@ def make_up(folder: Path, count: int) -> None:
     numbers |= dict.fromkeys(("failure", "broken_clients"))
     listed = [{"method": method, "seed": seed, **numbers} for method, seed in runs]
     summary = dict.fromkeys(("device", "client_updates_per_s", "samples_per_s", "target_accuracy"))
-    summary |= {"name": "synthetic", "finished": True, "class_names": names, "runs": listed}
+    summary |= {"format": 1, "name": "synthetic", "finished": True, "class_names": names, "runs": listed}
     summary |= {"versions": {}, "command": {"plugins": [], "data_dir": None}, "compile_s": 0.0, "wall_s": 0.0}
     summary |= {"cost": Cost()._asdict(), "partitions": [], "batches": []}
     (folder / "summary.json").write_text(json.dumps(summary))

@@ -64,10 +64,10 @@ def run_command(
         typer.Exit: the user stopped the command, or a run diverged.
     """
     from fedjax_bal.engine.processes import processes
-    from fedjax_bal.lab import Progress, RemoteFiles, RunFolder, Stopped, Trackers, run_comparison
+    from fedjax_bal.lab import Progress, RunFolder, Stopped, Trackers, run_comparison
 
     first = processes().first
-    folder = RunFolder(path, None if first else RemoteFiles(path))
+    folder = RunFolder(path, first=first)
     console = show.progress(shown=first)
     with folder.claimed(config):
         display = Progress(console, plain=show.plain)

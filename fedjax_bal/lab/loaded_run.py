@@ -3,7 +3,6 @@
 import functools
 import importlib
 import os
-import re
 import reprlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,14 +19,15 @@ from fedjax_bal.engine.device import at_precision, in_batches
 from fedjax_bal.engine.host import check_vocabulary, fetch
 from fedjax_bal.jax_setup import package_settings
 from fedjax_bal.lab.environment import versions
+from fedjax_bal.lab.errors import FolderError
 from fedjax_bal.lab.exports import Inputs, inputs_of, logits_of, write_export
-from fedjax_bal.lab.folder import RunFolder, SweepFolder
+from fedjax_bal.lab.folder import RunFolder, run_name
 from fedjax_bal.lab.model_files import MODEL_FORMATS
-from fedjax_bal.lab.output_files import FolderError
 from fedjax_bal.lab.recorder import load_newest, load_variables
 from fedjax_bal.lab.schema import RunClients, RunId
 from fedjax_bal.lab.setup import Comparison, SharedInputs, network, set_up_to_read, to_read
 from fedjax_bal.lab.splits import name_inputs
+from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.parts import changes_for_evaluation
 from fedjax_bal.types import Array, Model, Variables
 from fedjax_bal.validate import check_unmasked, is_number, one_of
@@ -49,15 +49,14 @@ def load_run(
     Args:
         folder: a folder that `fedjax-bal run` or `fedjax-bal sweep` wrote, or a point of a sweep.
         data_dir: the folder with the data set's files, as `--data-dir`, for the models that need them.
-        note: called with a message for damaged metric lines of an unfinished session, which are skipped, and for a
-            damaged checkpoint, which the previous one replaces.
+        note: called with a message for a damaged checkpoint, which the previous one replaces.
 
     Returns:
         The `LoadedRun`, whose models are loaded on first use; for a sweep a `LoadedSweep`, with its table and points.
 
     Raises:
-        ValueError: the folder is neither a run's nor a sweep's, or its configuration can't be read or differs from
-            what was written. An absent plug-in or a section with errors is named when a model is used.
+        ValueError: the folder is neither a run's nor a sweep's, or its configuration can't be read.
+            An absent plug-in or a section with errors is named when a model is used.
 
     Example:
         After `fedjax-bal run training.rounds=1 "model={name: mlp}" "methods=[{recipe: fedavg}]" "seeds=[0]"`, here:
@@ -156,7 +155,7 @@ class LoadedRun:
                 missing), texts, and lists such as `per_class_accuracy` as objects. `label` is the method's name in
                 reports.
         """
-        lines = self._folder.read_metrics(self._note)
+        lines = self._folder.read_metrics()
         columns = as_columns(
             [{"method": line["method"], "label": self._labels[line["method"]], **line} for line in lines]
         )
@@ -275,8 +274,8 @@ class LoadedRun:
         if kind is not None or out is None:
             kind = one_of("format", kind or "npz", MODEL_FORMATS)
         trained = self.trained(method, seed)
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.methods[trained.method])
-        file = out or self._folder.export_file(f"{name}-seed-{trained.seed}.{kind}")
+        name = run_name(self.methods[trained.method], trained.seed)
+        file = out or self._folder.export_file(f"{name}.{kind}")
         return write_export(file, kind, trained.model, trained.variables, trained.inputs, self._about(trained))
 
     @package_settings()
@@ -317,7 +316,7 @@ class LoadedRun:
         if index not in self._networks:
             method = to_read(self.config).methods[index]
             found = self._folder.read_partition(method.name)
-            if found is None or "input_shape" not in found or "input_dtype" not in found:
+            if found is None:
                 return None
             model = network(method.model, len(found["samples"]), found["input_shape"])
             for part in method.recipe.parts:

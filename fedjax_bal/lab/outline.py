@@ -9,12 +9,13 @@ import jax
 
 from fedjax_bal.config import Config, leaves, resolved_sheet, to_plain
 from fedjax_bal.data import resident_peak
-from fedjax_bal.lab.folder import RunFolder, SweepFolder
+from fedjax_bal.lab.errors import writing
+from fedjax_bal.lab.folder import RunFolder
 from fedjax_bal.lab.loop import RunBatch, RunTask, batch_runs, steps_per_round
-from fedjax_bal.lab.output_files import writing
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.lab.summary import known_runs
+from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.lab.sweep_plan import Point, Sweep, short_keys, shown
 from fedjax_bal.lab.training import BuiltBatch
 from fedjax_bal.lab.training_line import training_line

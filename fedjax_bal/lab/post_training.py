@@ -27,22 +27,23 @@ class PostTraining(Callback):
         generated = generated_images(simulation, snapshot)
         if generated is not None:
             real = some_of_each_class(simulation.federation, *generated.shape[:2])
-            recorder.folder.write_pictures(*run, {"real": real, "generated": generated})
+            recorder.folder.write_pictures(*recorder.states[run].key, {"real": real, "generated": generated})
 
     def ended(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
         """Does what is missing for a run: a kill may have come in between."""
         # Only the first process reads files, but all processes must take the same branch.
         is_done = lambda saved: processes().any(saved is not None)
         folder = recorder.folder
+        key = recorder.states[run].key
         title = recorder.states[run].title
         evaluation = recorder.comparison.methods[run.method].evaluation
         simulation = recorder.comparison.simulation(run)
         for name, options in evaluation.analyses.items() if run.seed == recorder.config.seeds[0] else ():
-            if not is_done(folder.read_findings(name, *run)):
+            if not is_done(folder.read_findings(name, *key)):
                 recorder.note(f"{title}: running the analysis {name}")
-                folder.write_findings(name, *run, ANALYSES[name](**options).examine(simulation, snapshot))
+                folder.write_findings(name, *key, ANALYSES[name](**options).examine(simulation, snapshot))
         epochs = evaluation.personalised
-        if epochs is not None and not is_done(folder.read_analysis(PERSONALISED, *run)):
+        if epochs is not None and not is_done(folder.read_analysis(PERSONALISED, *key)):
             recorder.note(f"{title}: fine-tuning the final model on each client")
             tuner = self.tuners.setdefault(id(simulation), FineTuner(simulation, epochs))
             accuracies, diverged = tuner.run(run.seed, snapshot)
@@ -53,7 +54,7 @@ class PostTraining(Callback):
                 **across_clients("personalised_accuracy", accuracies),
                 "accuracies": listed_clients(accuracies),
             }
-            folder.write_analysis(PERSONALISED, *run, figures)
+            folder.write_analysis(PERSONALISED, *key, figures)
 
 
 def some_of_each_class(federation: Federation, classes: int, count: int) -> np.ndarray:

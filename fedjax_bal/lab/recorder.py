@@ -16,10 +16,10 @@ from fedjax_bal.engine.device import State, client_hits_shape
 from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch, memory_rows, rows_to_save
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import checkpoint, environment, summary
+from fedjax_bal.lab.errors import START_OVER, FolderError, reading
 from fedjax_bal.lab.folder import PERSONALISED, PICTURES, RecordedExecution, RunFolder
-from fedjax_bal.lab.output_files import START_OVER, FolderError, reading
-from fedjax_bal.lab.schema import Run, RunId, SavedCost, Summary
-from fedjax_bal.lab.setup import OTHER_FILES, Comparison, SharedInputs, set_up, set_up_to_read
+from fedjax_bal.lab.schema import RunId
+from fedjax_bal.lab.setup import Comparison, SharedInputs, set_up, set_up_to_read
 from fedjax_bal.lab.training import BuiltBatch, RunStart, is_over
 from fedjax_bal.metrics import Counts, RunHistory, summarise_run
 from fedjax_bal.models import automatic, convolves
@@ -111,8 +111,9 @@ def _read_newest(
 ) -> SavedRun | None:
     """Returns what `use` makes of the arrays of a run's newest undamaged checkpoint; None if there is none."""
     damages: list[str] = []
-    with reading(folder.checkpoints(*run)):
-        files = checkpoint.generations(folder.checkpoints(*run))
+    place = folder.checkpoints(config.methods[run.method].name, run.seed)
+    with reading(place):
+        files = checkpoint.generations(place)
     for file in files:
         try:
             with reading(file):
@@ -218,11 +219,6 @@ class Recorder:
         self.inputs = inputs or SharedInputs()
         self.resume_error = ""  # reason why this machine can't resume the runs
         self.config = config = self._with_chosen_convolution(config, fresh=fresh)
-        # Before the set-up, whose messages would be about the other content.
-        begun = {} if fresh else folder.recorded_files()
-        self.inputs.check_files(config, begun, f"put back the file with which {folder.path} was begun, or {START_OVER}")
-        self.inputs.check_files(config, config.files, OTHER_FILES)
-        self.config = config = config.model_copy(update={"files": self.inputs.file_digests(config)})
         self.comparison: Comparison = (set_up_to_read if self.resume_error else set_up)(config, self.inputs)
         # For the message about a process whose data differ.
         data = {
@@ -236,12 +232,13 @@ class Recorder:
         self.states = {run: RunState(config.methods[run.method].name, run.seed) for run in runs}
         for run in self.states:
             self.comparison.simulation(run).scratch = folder.path if folder.path.is_dir() else None
-        self.before = folder.read_summary(note)
+        self.before = folder.read_summary()
         self.cost = summary.Cost.saved(self.before["cost"]) if self.before else summary.Cost()
         self.wall_s = self.before.get("wall_s", 0.0)
         self.began = time.perf_counter()
         self.spent_s = 0.0
         self.swept = swept
+        self.idle = False  # nothing is left to do
         self.device: str | None = None  # device of this session; a sweep's worker may be on another machine
 
     def _with_chosen_convolution(self, config: Config, *, fresh: bool) -> Config:
@@ -269,13 +266,10 @@ class Recorder:
         Raises:
             FolderError: the folder can't resume; nothing in it is changed.
         """
-
-        def read_metrics() -> list[dict[str, Any]]:
-            self.folder.check_session()
-            return self.folder.read_metrics(self.note)
-
         lines: dict[tuple[str, int], list[dict[str, Any]]] = {}
-        for line in processes().from_first(read_metrics, lambda lines: json.dumps(lines).encode(), json.loads):
+        for line in processes().from_first(
+            self.folder.read_metrics, lambda lines: json.dumps(lines).encode(), json.loads
+        ):
             lines.setdefault((line["method"], line["seed"]), []).append(line)
         for run, state in self.states.items():
             state.lines = lines.get(state.key, [])
@@ -293,9 +287,9 @@ class Recorder:
         Raises:
             FolderError: random numbers, precision or the form of convolution would differ from the first session's.
         """
-        if self.before.get("finished") is True and all(self.is_over(run) for run in self.states):
-            if not self.folder.holds(self.config):  # labels of methods have changed
-                self.folder.begin(self.config, fresh=False)
+        self.idle = self.before.get("finished") is True and all(self.is_over(run) for run in self.states)
+        if self.idle:
+            self.folder.begin(self.config, fresh=False)  # labels of methods may have changed
             return
         if self.resume_error:
             raise FolderError(f"{self.folder.path}: {self.resume_error}; resume on a machine that can, or {START_OVER}")
@@ -345,7 +339,7 @@ class Recorder:
         # By this round a checkpoint was due, so its file must have been lost.
         if not saved and max(lines, default=0) >= every + simulation.rounds_per_dispatch:
             raise FolderError(
-                f"{self.folder.checkpoints(*run)}: has no checkpoint, but {file} has round {max(lines)} of "
+                f"{self.folder.checkpoints(*state.key)}: has no checkpoint, but {file} has round {max(lines)} of "
                 f"{state.title}; put back a copy of the checkpoints, or {START_OVER}"
             )
         # A shorter run evaluated its last round, which a longer run may skip.
@@ -362,10 +356,10 @@ class Recorder:
     def _drop_later(self, run: RunId) -> None:
         """Deletes a run's results from after its checkpoint, which an interrupted session left."""
         if not self.states[run].round:
-            self.folder.clear(*run, PICTURES)
+            self.folder.clear(*self.states[run].key, PICTURES)
         if not self.is_over(run):
-            self.folder.clear(*run, PERSONALISED)
-            self.folder.clear_findings(*run)
+            self.folder.clear(*self.states[run].key, PERSONALISED)
+            self.folder.clear_findings(*self.states[run].key)
 
     def is_over(self, run: RunId) -> bool:
         """Returns whether a run is over after its finished rounds."""
@@ -413,13 +407,13 @@ class Recorder:
         assert state.saved is not None
         memory = rows_to_save(snapshot.state.memory, snapshot.asked)
         rest = snapshot._replace(state=snapshot.state._replace(memory=memory))
-        self.folder.save(*run, snapshot.round, fetch(state.saved._replace(snapshot=rest)))
+        self.folder.save(*state.key, snapshot.round, fetch(state.saved._replace(snapshot=rest)))
 
     def fail(self, run: RunId, reason: str) -> None:
         """Records a run's failure; its last checkpoint stays."""
         state = self.states[run]
         state.failure = reason
-        kept = checkpoint.generations(self.folder.checkpoints(*run))
+        kept = checkpoint.generations(self.folder.checkpoints(*state.key))
         last = f"its last good checkpoint is {kept[0]}" if kept else "it had no checkpoint yet"
         self.note(f"{state.title}: diverged in {reason}; {last}")
 
@@ -429,7 +423,7 @@ class Recorder:
         for state in self.states.values():
             state.failure = earlier.get(state.key, {}).get("failure")
 
-    def summarise(self, run: RunId) -> Run:
+    def summarise(self, run: RunId) -> dict[str, Any]:
         """Builds a run's entry in the summary."""
         state = self.states[run]
         method = self.comparison.methods[run.method]
@@ -439,7 +433,7 @@ class Recorder:
             rounds=method.training.rounds,
             target=method.evaluation.target_accuracy,
             stopping=method.training.early_stopping.rule,
-            fine_tuned=self.folder.read_analysis(PERSONALISED, *run) or {},
+            fine_tuned=self.folder.read_analysis(PERSONALISED, *state.key) or {},
             failure=state.failure,
             clients_per_chain=simulation.selector.chain_length,
             copies=int(np.count_nonzero(simulation.federation.copy)),
@@ -449,7 +443,7 @@ class Recorder:
         if estimates is not None and state.saved and state.round:
             counts = np.asarray(simulation.federation.class_counts)
             figures["composition"] = summary.compare_compositions(estimates(state.saved.snapshot.selector), counts)
-        return Run(
+        return dict(
             method=state.method,
             seed=state.seed,
             **figures,
@@ -461,11 +455,14 @@ class Recorder:
 
         A session that changed nothing rewrites nothing.
         """
-        if self.before and self.folder.files.is_sealed():
+        if self.idle:
+            self.folder.finish()
             return self.before
         self._write_metrics()
         trained = {run: state.saved for run, state in self.states.items() if state.failure is None and state.round}
-        self.folder.write_confusion({run: np.asarray(saved.confusion) for run, saved in trained.items() if saved})
+        self.folder.write_confusion(
+            {self.states[run].key: np.asarray(saved.confusion) for run, saved in trained.items() if saved}
+        )
         self.folder.write_clients(
             summary.summarise_clients(
                 self.states[run].key, self.comparison.simulation(run), np.asarray(saved.client_hits)
@@ -475,13 +472,13 @@ class Recorder:
         )
         content = self._summary()
         self.folder.write_summary(content)
-        self.folder.files.seal()  # marks the end of the session: all files are complete
+        self.folder.finish()
         return content
 
     def _write_metrics(self) -> None:
         self.folder.write_metrics([line for state in self.states.values() for line in state.lines])
 
-    def _summary(self) -> Summary:
+    def _summary(self) -> dict[str, Any]:
         session_s = self.spent_s if self.swept else time.perf_counter() - self.began
         # Only devices of sessions that trained; a session that finds everything done may run elsewhere.
         device = self.before.get("device")
@@ -491,7 +488,7 @@ class Recorder:
             device = environment.with_earlier(self.device or environment.device_name(), device)
             now = environment.versions()
             trained_with = {name: environment.with_earlier(now[name], earlier.get(name)) for name in now}
-        return Summary(
+        return dict(
             name=self.config.name,
             finished=all(state.concluded for state in self.states.values()),
             device=device,
@@ -500,7 +497,7 @@ class Recorder:
             compile_s=round(self.cost.compile_s, 3),
             wall_s=round(self.wall_s + session_s, 3),
             **self.cost.rates(),
-            cost=SavedCost(**self.cost._asdict()),
+            cost=self.cost._asdict(),
             target_accuracy=self.config.evaluation.target_accuracy,
             class_names=list(self.comparison.dataset.class_names),
             partitions=summary.summarise_partitions(self.comparison),

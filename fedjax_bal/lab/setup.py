@@ -16,8 +16,6 @@ from fedjax_bal.config import Config, MethodConfig, ModelSection, received_value
 from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build_simulation, device_count, divide, replicate
 from fedjax_bal.lab.exports import load_weights
-from fedjax_bal.lab.model_files import model_sums
-from fedjax_bal.lab.named_files import check_digests, content_digest, named_files
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.splits import RowsUsed, SetupError, prefix_errors, rows_used, split_rows
 from fedjax_bal.models import automatic
@@ -28,8 +26,6 @@ from fedjax_bal.types import Dataset, Federation, Model, Variables
 
 _DYNAMICS: Mapping[str, Mapping[str, Any]] = {"availability": AVAILABILITY, "delivery": DELIVERY, "speed": SPEEDS}
 _MOST_LINES = 8
-OTHER_FILES = "put that file back, or leave the key files out of the configuration"
-"""The remedy if a file isn't the one that a configuration records."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,16 +137,6 @@ class SharedInputs:
             digest.update(name.encode() + (file_digest or b""))
         return np.frombuffer(digest.digest(), np.uint8)
 
-    def file_digests(self, config: Config) -> dict[str, str]:
-        """SHA-256 of the existing files and folders that a configuration names, by absolute path."""
-        paths = sorted(named_files(config, self.data_dir).values())
-        return {path: self.cached(f"SHA-256 of {path}", lambda path=path: content_digest(path)) for path in paths}
-
-    def check_files(self, config: Config, recorded: Mapping[str, str], remedy: str) -> None:
-        """Raises `ConfigError` if a file that a configuration names has another content than was recorded."""
-        if recorded:
-            check_digests(named_files(config, self.data_dir), self.file_digests(config), recorded, remedy)
-
     def presence(self, config: MethodConfig, name: str) -> Any:
         """Availability, delivery or speed of the clients; each file is read once."""
         section = getattr(config, name)
@@ -234,7 +220,12 @@ class SharedInputs:
 
 def _digest_of(variables: Variables) -> bytes:
     """SHA-256 of names, types, shapes and values."""
-    return hashlib.sha256(json.dumps(model_sums(models.named_leaves(variables), {})).encode()).digest()
+    digest = hashlib.sha256()
+    for name, leaf in models.named_leaves(variables).items():
+        array = np.ascontiguousarray(leaf)
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.data)
+    return digest.digest()
 
 
 def network(section: ModelSection, classes: int, shape: Sequence[int]) -> Model:
@@ -257,7 +248,6 @@ def set_up(config: Config, inputs: SharedInputs | None = None) -> Comparison:
         ValueError: the data can't be read, the partition is impossible, or a recipe doesn't fit its configuration.
     """
     inputs = inputs or SharedInputs()
-    inputs.check_files(config, config.files, OTHER_FILES)
     distinct = config.seeds if config.partition_seeds else config.seeds[:1]
     first, *others = (_on_partition_of(seed, config, inputs) for seed in distinct)
     return dataclasses.replace(first, others=dict(zip(distinct[1:], others, strict=True)))

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedjax_bal.config import check_methods, resolved_sheet
 from fedjax_bal.lab.display import Progress, Unit
-from fedjax_bal.lab.folder import SweepFolder
 from fedjax_bal.lab.loop import Callback, RunBatch, RunTask, batch_runs, runs_left, steps_per_round, train
-from fedjax_bal.lab.named_files import with_files
 from fedjax_bal.lab.outline import (
     batch_title,
     describe_destination,
@@ -23,8 +21,9 @@ from fedjax_bal.lab.outline import (
 from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.schema import RunId
-from fedjax_bal.lab.setup import OTHER_FILES, SharedInputs
+from fedjax_bal.lab.setup import SharedInputs
 from fedjax_bal.lab.summary import Cost
+from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.lab.sweep_plan import Sweep
 from fedjax_bal.lab.training import BatchRefused, BuiltBatch, StepResult, Stopped, WorkerLost
 from fedjax_bal.lab.training_line import training_line
@@ -320,7 +319,6 @@ def run_sweep(
     """
     folder.check_owner(sweep.text, sweep.configs)
     inputs = SharedInputs(data_dir, devices, folder.read_devices(), plan=dry_run)
-    sweep = _with_files(sweep, folder, inputs)
     if not dry_run:
         folder.begin(sweep.text, sweep.configs)
     others = folder.other_points(sweep.configs)
@@ -357,23 +355,8 @@ def run_sweep(
             display.stop()
             rows = session.finish()
             if folder.part is None:
-                folder.seal()
+                folder.finish()
         if session.costs:
             cost = Cost(*map(sum, zip(*session.costs.values(), strict=True)))
             display.note(cost.in_words(time.monotonic() - began))
     return rows, stopped
-
-
-def _with_files(sweep: Sweep, folder: SweepFolder, inputs: SharedInputs) -> Sweep:
-    """Records the files that the points name; raises `ConfigError` if they aren't those of an earlier session."""
-    begun = folder.recorded_files()
-    put_back = f"put back the file with which {folder.path} was begun, or choose another folder with --out"
-    files: dict[str, str] = {}
-    points = []
-    for point in sweep.points:
-        inputs.check_files(point.config, begun, put_back)
-        inputs.check_files(point.config, point.config.files, OTHER_FILES)
-        digests = inputs.file_digests(point.config)
-        points.append(point._replace(config=point.config.model_copy(update={"files": digests})))
-        files |= digests
-    return sweep._replace(points=tuple(points), text=with_files(sweep.text, files)) if files else sweep

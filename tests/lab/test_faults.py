@@ -62,7 +62,7 @@ def test_a_divergence_leaves_the_last_good_checkpoint(tmp_path):
     config = small_run.config(tmp_path, METHOD, *COMMON)
     display = small_run.run(tmp_path / "run", config)
     folder = RunFolder(tmp_path / "run")
-    files = checkpoint.generations(folder.checkpoints(0, 0))
+    files = checkpoint.generations(folder.checkpoints("tried", 0))
     assert [file.name for file in files] == ["round-00000002.npz"]
     wanted = saved_template(Recorder(config, folder, display.note).comparison, RunId(0, 0))
     saved = checkpoint.load(files[0], wanted)
@@ -79,18 +79,10 @@ def test_a_divergence_leaves_the_last_good_checkpoint(tmp_path):
         )
 
 
-@pytest.mark.parametrize(
-    "entries",
-    [
-        [{"method": "fedavg", "seed": 0, "rounds": 0, "failure": "round 1: not finite"}],
-        [5, {"method": ["fedavg"], "seed": 0}, {"method": "fedavg", "seed": 0, "rounds": "x"}],
-    ],
-    ids=["diverged", "damaged"],
-)
-def test_a_dry_run_counts_runs_that_diverged_or_have_a_damaged_entry_as_left(tmp_path, entries):
+def test_a_dry_run_counts_runs_that_diverged_as_left(tmp_path):
     folder, config = RunFolder(tmp_path / "run"), small_run.config(tmp_path, "methods=[fedavg]", *COMMON)
     with folder.claimed(config):
         folder.begin(config, fresh=False)
-        folder.write_summary({"runs": entries})
+        folder.write_summary({"runs": [{"method": "fedavg", "seed": 0, "rounds": 0, "failure": "round 1: not finite"}]})
     first = next(dry_run(config, folder, None, None, fresh=False))
     assert first.startswith("small: 1 run, 1 program to compile")

@@ -50,7 +50,7 @@ def summary(folder):
 
 
 def test_fakes_stand_beside_real_images(folder):
-    shown = arrays(folder, "method-1-seed-3")
+    shown = arrays(folder, "fakes-seed-3")
     assert set(shown) == {"real", "generated"}
     assert {(pixels.dtype, pixels.shape) for pixels in shown.values()} == {(np.dtype(np.uint8), (10, 8, 28, 28, 1))}
 
@@ -78,9 +78,9 @@ def test_the_report_draws_all_of_it(folder):
 
 def test_what_was_found_stays_when_nothing_is_left_to_do_and_goes_with_its_run(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "run")
-    before = (tmp_path / "run" / "pictures" / "method-1-seed-3.npz").stat().st_mtime_ns
+    before = (tmp_path / "run" / "pictures" / "fakes-seed-3.npz").stat().st_mtime_ns
     small_run.run(tmp_path / "run", small_run.config(tmp_path, *CHANGES))
-    assert (tmp_path / "run" / "pictures" / "method-1-seed-3.npz").stat().st_mtime_ns == before
+    assert (tmp_path / "run" / "pictures" / "fakes-seed-3.npz").stat().st_mtime_ns == before
     assert summary(tmp_path / "run")["runs"] == summary(folder)["runs"]
 
 

@@ -1,6 +1,7 @@
 """A finished run that gets more rounds and seeds comes to the same bits as if it had had them from the start."""
 
 import json
+import shutil
 import zipfile
 
 import jax
@@ -148,25 +149,19 @@ def test_a_run_that_goes_on_with_other_instructions_says_so(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "text", ['{"devices": 0}', '{"devices": "2"}', '{"format": 1, "devices": 1e6, "settings": {}}', "[]", "{", None]
+    "text", ['{"devices": 0}', '{"format": 2, "cores": 4}', '{"format": 1, "devices": 2}', "[]", "{", None]
 )
 def test_a_run_whose_record_of_execution_is_damaged_or_missing_does_not_go_on(tmp_path, text):
     folder = RunFolder(tmp_path)
     assert folder.read_execution() is None
-    folder.checkpoints(0, 0).mkdir(parents=True)
-    (folder.checkpoints(0, 0) / "round-00000002.npz").touch()
+    folder.checkpoints("fedavg", 0).mkdir(parents=True)
+    (folder.checkpoints("fedavg", 0) / "round-00000002.npz").touch()
     if text is not None:
         (tmp_path / "execution.json").write_text(text)
-    with pytest.raises(FolderError, match=r"execution.json: is missing or damaged.*--fresh"):
+    with pytest.raises(FolderError, match=r"execution.json: (missing|damaged, or written by another version).*--fresh"):
         folder.read_execution()
     folder.write_execution(RecordedExecution(4, {"jax_enable_x64": "False"}))
     assert folder.read_devices() == 4
-
-
-def test_a_folder_of_another_format_is_refused(tmp_path):
-    (tmp_path / "execution.json").write_text('{"format": 2, "cores": 4}')
-    with pytest.raises(FolderError, match=r"execution.json: is of format 2, this version reads 1"):
-        RunFolder(tmp_path).read_execution()
 
 
 @pytest.mark.slow
@@ -183,5 +178,18 @@ def test_a_folder_that_is_moved_with_its_configuration_trace_and_run_goes_on(tmp
     notes = small_run.run(there / "run", moved(there, 4)).notes
     assert notes[2:] == ["fedavg, seed 0: resuming after round 2"]  # after data and training
     (there / "phones.csv").write_text("round,client\n0,1\n0,2\n0,4\n1,4\n1,5\n1,6\n")
-    with pytest.raises(ValueError, match="availability.file: .*there/phones.csv has the SHA-256"):
+    with pytest.raises(ValueError, match="was begun with other .*traces"):
         small_run.run(there / "run", moved(there, 6))
+
+
+def test_a_method_that_is_added_to_a_finished_comparison_is_trained_alone(trained, tmp_path):
+    path = shutil.copytree(trained(*small_run.ONE), tmp_path / "run")
+    before = small_run.metrics(path)
+    checkpoints = {file: file.read_bytes() for file in (path / "checkpoints" / "fedavg-seed-0").iterdir()}
+    both = small_run.config(tmp_path, *small_run.ONE, "methods=[{recipe: fedprox, mu: 0.1}, {recipe: fedavg}]")
+    display = small_run.run(path, both)
+    assert display.steps == [("fedavg", 0, 4), *(("fedprox", 0, round) for round in (0, 2, 4))]
+    lines = small_run.metrics(path)
+    assert [line for line in lines if line["method"] == "fedavg"] == before
+    assert {line["method"] for line in lines} == {"fedprox", "fedavg"}
+    assert {file: file.read_bytes() for file in (path / "checkpoints" / "fedavg-seed-0").iterdir()} == checkpoints

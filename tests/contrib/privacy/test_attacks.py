@@ -84,37 +84,37 @@ def comparison(folder):
 
 
 def arrays(folder, method):
-    with np.load(folder / "analyses" / "privacy" / f"method-{method}-seed-3.npz", allow_pickle=False) as content:
+    with np.load(folder / "analyses" / "privacy" / f"{method}-seed-3.npz", allow_pickle=False) as content:
         return dict(content)
 
 
 def numbers(folder, method):
-    return json.loads((folder / "analyses" / "privacy" / f"method-{method}-seed-3.json").read_text())
+    return json.loads((folder / "analyses" / "privacy" / f"{method}-seed-3.json").read_text())
 
 
 def test_generated_images_have_their_nearest_ones(folder):
-    shown = arrays(folder, 1)
+    shown = arrays(folder, "fakes")
     assert {"generated", "nearest"} <= set(shown)
     assert {(shown[name].dtype, shown[name].shape) for name in ("generated", "nearest")} == {
         (np.dtype(np.uint8), (10, 8, 28, 28, 1))
     }
     # The first seed is looked at.
     assert {file.name for file in (folder / "analyses/privacy").glob("*.json")} == {
-        "method-0-seed-3.json", "method-1-seed-3.json",
+        "rebafl-seed-3.json", "fakes-seed-3.json",
     }  # fmt: skip
     apart = shown["generated"].astype(float) - shown["nearest"]
     distances = np.sqrt((apart**2).mean((2, 3, 4)))
-    found = numbers(folder, 1)["nearest"]
+    found = numbers(folder, "fakes")["nearest"]
     assert found["generated"] == pytest.approx({"mean": distances.mean(), "least": distances.min()}, rel=SUM)
     assert 0 < found["test"]["least"] < found["test"]["mean"]
 
 
 def test_prototypes_are_attacked_beside_single_images(folder, comparison, attacks):
-    shown = arrays(folder, 0)
+    shown = arrays(folder, "rebafl")
     attacked = {f"{kind}/{attack}" for kind in ("prototype", "single") for attack in ("upcnn", "vae", "grnn")}
     assert set(shown) == attacked | {"gradient/grnn", "mean", "single"}
     assert {pixels.shape for pixels in shown.values()} == {(10, 1, 28, 28, 1)}
-    found = numbers(folder, 0)
+    found = numbers(folder, "rebafl")
     assert set(found["inversion"]) == attacked | {"gradient/grnn"} and "nearest" not in found
     known = [bool(pixels.any()) for pixels in shown["prototype/upcnn"]]
     assert 0 < sum(known) < 10  # classes that nobody delivered have no prototype
@@ -126,7 +126,7 @@ def test_prototypes_are_attacked_beside_single_images(folder, comparison, attack
 
 def test_the_attackers_images_are_the_test_set_without_the_single_ones(folder, comparison, attacks):
     dataset, federation = comparison.dataset, comparison.simulations[0].federation
-    singles = arrays(folder, 0)["single"][:, 0]
+    singles = arrays(folder, "rebafl")["single"][:, 0]
     count = lambda images: Counter(image.tobytes() for image in images)
     rest = count(dataset.test_images) - count(singles)
     for kind, iterations, images in attacks.fitted:
@@ -146,7 +146,7 @@ def test_correlations_are_those_of_the_images_with_their_class_and_with_others()
 
 
 def test_means_and_single_images_are_what_they_are_called(folder, comparison):
-    federation, shown = comparison.simulations[0].federation, arrays(folder, 0)
+    federation, shown = comparison.simulations[0].federation, arrays(folder, "rebafl")
     rows = np.unique(federation.rows)
     for label in range(10):
         own = federation.images[rows[federation.labels[rows] == label]]
