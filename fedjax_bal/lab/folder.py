@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.config import (
-    AUTO,
-    AUTO_FORMS,
     Config,
     ConfigError,
     continues,
@@ -27,7 +25,6 @@ from fedjax_bal.config import (
     received_value,
     resolved_yaml,
     run_digest,
-    with_convolution,
 )
 from fedjax_bal.files import read_bytes
 from fedjax_bal.lab import schema
@@ -57,7 +54,7 @@ _REPORT = "report.html"
 _COMPARISON = "comparison.html"
 _EXECUTION = "execution.json"
 _FORMAT = 1
-_RUN = "method-{}-seed-{}"
+_RUN = "{}-seed-{}"
 SHEET = "sweep.yaml"
 POINTS = "points"
 """The file that marks a folder as a sweep's, and its subfolder for the points."""
@@ -105,12 +102,10 @@ class RecordedExecution(NamedTuple):
     Attributes:
         devices: number of devices that share the work.
         settings: jax's settings that affect random numbers and rounding, by name.
-        instructions: the CPU's vector instructions, which affect rounding; empty for other devices.
     """
 
     devices: int
     settings: Mapping[str, str]
-    instructions: str = ""
 
 
 class _Folder:
@@ -252,8 +247,7 @@ class RunFolder(_Folder):
                 f"{file}: is missing or damaged, so that the devices and settings of the run are unknown; put back a "
                 f"copy of it, or {START_OVER}"
             )
-        instructions = str(found.get("instructions", ""))
-        return RecordedExecution(devices, {str(name): str(value) for name, value in settings.items()}, instructions)
+        return RecordedExecution(devices, {str(name): str(value) for name, value in settings.items()})
 
     def read_devices(self) -> int | None:
         """Reads the number of devices that the folder's runs began with; None for runs without a checkpoint."""
@@ -264,11 +258,11 @@ class RunFolder(_Folder):
         """Writes the environment in which the folder's runs resume."""
         self.files.write_json(_EXECUTION, {"format": _FORMAT, **execution._asdict()})
 
-    def checkpoints(self, method: int, seed: int) -> Path:
+    def checkpoints(self, method: str, seed: int) -> Path:
         """The folder of one run's checkpoints."""
         return self.path / _CHECKPOINTS.format(method, seed)
 
-    def save(self, method: int, seed: int, round: int, tree: Any) -> None:
+    def save(self, method: str, seed: int, round: int, tree: Any) -> None:
         """Writes a run's checkpoint of round `round`."""
         self.files.save_checkpoint(_CHECKPOINTS.format(method, seed), round, tree)
 
@@ -316,6 +310,10 @@ class RunFolder(_Folder):
             return None
         entries = schema.read_summary(self.path / _SUMMARY)["partitions"]
         return next((entry for entry in entries if method in entry["methods"]), None)
+
+    def finish(self) -> None:
+        """Ends a session: all files are complete."""
+        self.files.seal()
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replaces summary.json."""
@@ -387,21 +385,21 @@ class RunFolder(_Folder):
             found.append(schema.RunClients(*key, names, *map(np.array, columns)))
         return found
 
-    def write_pictures(self, method: int, seed: int, pictures: Mapping[str, np.ndarray]) -> None:
+    def write_pictures(self, method: str, seed: int, pictures: Mapping[str, np.ndarray]) -> None:
         """Replaces a run's pictures: arrays of pixels by name."""
         content = io.BytesIO()
         np.savez_compressed(content, **pictures)  # type: ignore[arg-type]
         self.files.write(PICTURES.format(method, seed), content.getvalue())
 
-    def clear(self, method: int, seed: int, *kinds: str) -> None:
+    def clear(self, method: str, seed: int, *kinds: str) -> None:
         """Deletes a run's results of some `kinds`: PICTURES, LEAKS, PERSONALISED."""
         self.files.remove(*(kind.format(method, seed) for kind in kinds))
 
-    def read_analysis(self, kind: str, method: int, seed: int) -> dict[str, Any] | None:
+    def read_analysis(self, kind: str, method: str, seed: int) -> dict[str, Any] | None:
         """Reads a run's results of one `kind`, LEAKS or PERSONALISED; None if there are none or the file is damaged."""
         return self.files.read_json(kind.format(method, seed))
 
-    def write_analysis(self, kind: str, method: int, seed: int, figures: Mapping[str, Any]) -> None:
+    def write_analysis(self, kind: str, method: str, seed: int, figures: Mapping[str, Any]) -> None:
         """Writes a run's results of one `kind`: privacy (LEAKS) or clients' fine-tuned models (PERSONALISED)."""
         self.files.write_json(kind.format(method, seed), figures)
 
@@ -471,16 +469,12 @@ class RunFolder(_Folder):
         first: dict[str, int] = {}
         for run in summary["runs"]:
             first.setdefault(run["method"], run["seed"])
-        # From the configuration, because the summary omits methods that never began.
-        methods = config.get("methods")
-        named = enumerate(methods if isinstance(methods, list) else [])
-        places = {str(entry.get("name")): place for place, entry in named if isinstance(entry, dict)}
         matrices = schema.read_confusion(self.path / _CONFUSION, classes) if summary["runs"] else {}
         for run in summary["runs"]:
-            run["confusion_matrix"] = matrices.get(_RUN.format(places.get(run["method"]), run["seed"]))
+            run["confusion_matrix"] = matrices.get(_RUN.format(run["method"], run["seed"]))
         pictures = {}
         for method, seed in first.items():
-            name = PICTURES.format(places.get(method), seed)
+            name = PICTURES.format(method, seed)
             if (self.path / name).is_file():
                 self.files.check_sums(name)
                 pictures[method] = schema.read_pictures(self.path / name, classes)
@@ -493,8 +487,6 @@ class RunFolder(_Folder):
         Raises:
             FolderError: the folder holds something other than a run, or can't be read.
         """
-        if self.initial_form(config):
-            return ""
         if missing := self.missing_plugins():
             return (
                 f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to resume there (a "
@@ -503,8 +495,9 @@ class RunFolder(_Folder):
         here = self._read_owner()
         if here is None:
             return ""
-        form = here.model.convolution
-        differing = differences(here, with_convolution(config, form) if form in AUTO_FORMS else config)
+        if continues(config, here):
+            return ""
+        differing = differences(here, config)
         return "\n  ".join(differing[:8] + (["..."] if len(differing) > 8 else []))
 
     def check_owner(self, config: Config) -> None:
@@ -515,25 +508,6 @@ class RunFolder(_Folder):
                 f"{self.path}: belongs to another configuration, nothing in it is touched; choose another folder with "
                 f"--out, or ask for the same configuration. They differ in\n  {differing}"
             )
-
-    def initial_form(self, config: Config) -> str | None:
-        """Finds the form of convolution with which a configuration continues the folder's runs; None if there is none.
-
-        This form replaces "auto", so that a run resumes with its first form on a machine where "auto" means another.
-
-        Raises:
-            FolderError: the folder holds something other than a run, or can't be read.
-        """
-        asked = {form: with_convolution(config, form) for form in (*AUTO_FORMS, AUTO)}
-        try:  # mostly the same configuration, and parsing is slow in a large sweep
-            written = self.files.read(_CONFIG)
-            found = next((form for form, wanted in asked.items() if resolved_yaml(wanted).encode() == written), None)
-        except OSError:
-            found = None
-        if found or self.missing_plugins():
-            return found
-        here = self._read_owner()
-        return here and next((form for form, wanted in asked.items() if continues(wanted, here)), None)
 
     def _read_owner(self) -> Config | None:
         if not self.files.check_kind(_CONFIG, "a run folder"):

@@ -14,8 +14,7 @@ from fedjax_bal.engine.host import FineTuner, Simulation, Snapshot, fetch, gener
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab.folder import LEAKS, PERSONALISED
 from fedjax_bal.lab.loop import Callback
-from fedjax_bal.lab.recorder import Recorder
-from fedjax_bal.lab.schema import RunId
+from fedjax_bal.lab.run import Run
 from fedjax_bal.metrics import across_clients, listed_clients
 from fedjax_bal.types import Federation
 
@@ -182,36 +181,34 @@ class PostTraining(Callback):
     def __init__(self) -> None:
         self.tuners: dict[int, FineTuner] = {}  # by the identity of the simulation
 
-    def saving(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
+    def saving(self, run: Run, simulation: Simulation, snapshot: Snapshot) -> None:
         """Saves images that the model generates at a checkpoint."""
-        self._keep_pictures(recorder, run, snapshot)
+        _keep_pictures(run, simulation, snapshot)
 
-    def ended(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
+    def ended(self, run: Run, simulation: Simulation, snapshot: Snapshot) -> None:
         """Runs the analyses that are missing for a run."""
+        if run.settings is None:
+            return
         # Only the first process reads files, but all processes must take the same branch.
-        is_done = lambda figures: processes().any(figures is not None)
-        folder = recorder.folder
-        title = recorder.states[run].title
-        evaluation = recorder.comparison.methods[run.method].evaluation
-        simulation = recorder.comparison.simulation(run)
-        attacked = evaluation.privacy and run.seed == recorder.config.seeds[0]
-        if attacked and not is_done(folder.read_analysis(LEAKS, *run)):
-            recorder.note(f"{title}: looking for what it gives away")
-            pictures = self._keep_pictures(recorder, run, snapshot)
+        is_done = lambda kind: processes().any(run.folder.read_analysis(kind, *run.id) is not None)
+        evaluation = run.settings.evaluation
+        if evaluation.privacy and run.of_first_seed and not is_done(LEAKS):
+            run.note(f"{run.title}: looking for what it gives away")
+            pictures = _keep_pictures(run, simulation, snapshot)
             leaks = [attack_prototypes(simulation, snapshot, evaluation.attack_steps)]
             if pictures:
                 leaks.append(nearest_images(simulation, pictures["generated"]))
             for attack in leaks:
                 pictures |= attack.pictures
             if pictures:
-                folder.write_pictures(*run, pictures)
+                run.folder.write_pictures(*run.id, pictures)
             figures = {name: value for attack in leaks for name, value in attack.figures.items()}
-            folder.write_analysis(LEAKS, *run, figures)
+            run.folder.write_analysis(LEAKS, *run.id, figures)
         epochs = evaluation.personalised
-        if epochs is not None and not is_done(folder.read_analysis(PERSONALISED, *run)):
-            recorder.note(f"{title}: fine-tuning the final model on each client")
+        if epochs is not None and not is_done(PERSONALISED):
+            run.note(f"{run.title}: fine-tuning the final model on each client")
             tuner = self.tuners.setdefault(id(simulation), FineTuner(simulation, epochs))
-            accuracies, diverged = tuner.run(run.seed, snapshot)
+            accuracies, diverged = tuner.run(run.id.seed, snapshot)
             figures = {
                 "epochs": epochs,
                 "clients": int(np.count_nonzero(~np.isnan(accuracies))),
@@ -219,14 +216,14 @@ class PostTraining(Callback):
                 **across_clients("personalised_accuracy", accuracies),
                 "accuracies": listed_clients(accuracies),
             }
-            folder.write_analysis(PERSONALISED, *run, figures)
+            run.folder.write_analysis(PERSONALISED, *run.id, figures)
 
-    def _keep_pictures(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> dict[str, Any]:
-        """Saves a method's generated images together with real ones; returns both."""
-        simulation = recorder.comparison.simulation(run)
-        generated = generated_images(simulation, snapshot)
-        if generated is None:
-            return {}
-        pictures = {"real": some_of_each_class(simulation.federation, *generated.shape[:2]), "generated": generated}
-        recorder.folder.write_pictures(*run, pictures)
-        return pictures
+
+def _keep_pictures(run: Run, simulation: Simulation, snapshot: Snapshot) -> dict[str, Any]:
+    """Saves a method's generated images together with real ones; returns both."""
+    generated = generated_images(simulation, snapshot)
+    if generated is None:
+        return {}
+    pictures = {"real": some_of_each_class(simulation.federation, *generated.shape[:2]), "generated": generated}
+    run.folder.write_pictures(*run.id, pictures)
+    return pictures

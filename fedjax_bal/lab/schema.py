@@ -212,7 +212,7 @@ def _check_numbers(entry: Mapping[str, Any], names: Iterable[str], place: str = 
 class RunId(NamedTuple):
     """Identifies a run of a comparison."""
 
-    method: int  # its position in the configuration
+    method: str
     seed: int
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import small_run
 import small_sweep
+from fedjax_bal.lab.recorder import Recorder
 
 from fedjax_bal import export_model, models
 from fedjax_bal.config import Config, load_config, resolved_yaml, run_digest
 from fedjax_bal.lab import RunFolder, SharedInputs, SweepFolder, load_sweep, set_up
 from fedjax_bal.lab.named_files import content_digest, named_files
-from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.summary import Cost
 from fedjax_bal.lab.verification import verify
 from fedjax_bal.report.markup import reproduction

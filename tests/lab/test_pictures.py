@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 import small_run
+from fedjax_bal.lab.recorder import Recorder
 from rounding import FORMULA, SUM
 
 from fedjax_bal import report
@@ -16,7 +17,6 @@ from fedjax_bal.config import load_config
 from fedjax_bal.contrib.privacy import Regression
 from fedjax_bal.lab import RunFolder
 from fedjax_bal.lab.post_training import _correlations
-from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.setup import set_up
 from fedjax_bal.lab.summary import summarise_partitions
 
