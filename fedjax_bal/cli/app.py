@@ -105,7 +105,7 @@ def run(
             # Which process is the first, and what its run folder holds, is known only after the processes have joined.
             args.split_cpu_for([config], wanted or args.most_devices([config]))
         in_use: dict[Path, str] = {}
-        choose = lambda path: chosen_form([config], [] if fresh else [path / RunFolder.marker])
+        choose = lambda path: chosen_form([config], [path / RunFolder.marker])
         settle = lambda path: with_convolution(config, choose(path))
         conflict = lambda path: in_use.get(path, "") or RunFolder(path).conflict(settle(path))
         with joined_processes(place, lambda: shared_facts(config), wanted):

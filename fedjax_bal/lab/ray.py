@@ -94,7 +94,7 @@ def train_on_ray(
         note(f"Ray: {len(machines)} machine(s); {parts} part(s) at a time with {devices} {kind}(s) each")
         resources = {"num_cpus": 1, "num_gpus": devices} if on_gpus else {"num_cpus": devices}
         # A new process for each part, because jax keeps its devices and settings until its process ends.
-        train_part = ray.remote(_train_part).options(max_retries=_MAX_RETRIES, max_calls=1, **resources)
+        train_part = ray.remote(max_retries=_MAX_RETRIES, max_calls=1, **resources)(_train_part)
         path = str(folder.path.absolute())
         common = (form, devices, on_gpus, data_dir, most, loaded_plugins(), _environment())
         waiting = {
