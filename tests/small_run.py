@@ -11,9 +11,9 @@ import filelock
 import pytest
 
 from fedjax_bal.config import Config, load_config, with_convolution
-from fedjax_bal.contrib.trackers import Mirror, tracked_runs
 from fedjax_bal.lab import RunFolder
 from fedjax_bal.lab.compare import chosen_form, run_comparison
+from fedjax_bal.lab.trackers import Trackers
 
 TEXT = """
 name: small
@@ -75,10 +75,9 @@ def config(tmp_path: Path, *overrides: str) -> Config:
 def run(path: Path, wanted: Config, *, should_stop=lambda: False, trackers=(), **options) -> Quiet:
     """One session in a folder; raises what `run_comparison` raises."""
     display, folder = Quiet(), RunFolder(path)
-    mirror = Mirror(trackers, tracked_runs(wanted), display.note)
     execution = None if options.get("fresh") else folder.read_execution()
-    with folder.claimed(wanted), contextlib.closing(mirror):
-        run_comparison(wanted, folder, display, mirror, should_stop, execution=execution, **options)
+    with folder.claimed(wanted), contextlib.closing(Trackers(trackers, wanted, display.note)) as tracking:
+        run_comparison(wanted, folder, display, should_stop, callbacks=[tracking], execution=execution, **options)
     return display
 
 

@@ -82,11 +82,12 @@ def run(
     """
     with messages():
         from fedjax_bal.config import is_sweep, load_config, with_convolution
-        from fedjax_bal.contrib.trackers import open_trackers
         from fedjax_bal.engine.processes import processes as processes_of_run
-        from fedjax_bal.lab import FolderInUseError, RunFolder, chosen_form
+        from fedjax_bal.lab import FolderInUseError, RunFolder, chosen_form, open_trackers
+        from fedjax_bal.plugins import TRACKERS, load_plugins
 
         show = Showing(plain, quiet, verbose)
+        load_plugins([TRACKERS] if track else [])
         file, overrides = args.split_arguments(arguments)
         if is_sweep(file, overrides):
             if distributed:

@@ -88,9 +88,8 @@ def run_command(
     Raises:
         typer.Exit: the user stopped the command, or a run diverged.
     """
-    from fedjax_bal.contrib.trackers import Mirror, tracked_runs
     from fedjax_bal.engine.processes import processes
-    from fedjax_bal.lab import MemoryFolder, Progress, RunFolder, Stopped, run_comparison
+    from fedjax_bal.lab import MemoryFolder, Progress, RunFolder, Stopped, Trackers, run_comparison
 
     first = processes().first
     folder = RunFolder(path) if first else MemoryFolder(path)
@@ -103,10 +102,10 @@ def run_command(
         options |= {"fresh": fresh, "verbose": show.verbose}
         try:
             with (
-                contextlib.closing(Mirror(trackers, tracked_runs(config), display.note)) as mirror,
+                contextlib.closing(Trackers(trackers, config, display.note)) as tracking,
                 interruptible() as asked,  # only here: after training there is nothing to wait for
             ):
-                summary = run_comparison(config, folder, display, mirror, asked, **options)
+                summary = run_comparison(config, folder, display, asked, callbacks=[tracking], **options)
         except Stopped:
             if first:
                 _say_stopped(path)

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from fedjax_bal.analyses import ANALYSES
 from fedjax_bal.config.changes import PATHS, SEED_LISTS
 from fedjax_bal.config.configuration import Config, MethodConfig
 from fedjax_bal.config.problems import Problem, dotted_path, received_value
@@ -237,6 +238,7 @@ def used_plugins(config: Config) -> dict[str, str]:
     for method in config.methods if PLUGINS else ():
         recipes: Any = MethodConfig.choices()
         used |= {recipes.plugin(recipe.name) for recipe in method.recipes}
+        used |= {ANALYSES.plugin(name) for name in method.evaluation.analyses}
         for section in (method.dataset, method.partition, method.model, method.selection):
             registry: Any = section.choices()
             used.add(registry.plugin(getattr(section, str(section.choice))))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedjax_bal.lab.splits import split_rows
     from fedjax_bal.lab.summary import Cost
     from fedjax_bal.lab.sweep import run_sweep
+    from fedjax_bal.lab.trackers import TRACKERS, Trackers, open_trackers
 
 # Imported on first use, because they need jax, which reports and `verify` do without.
 _LATE = {
@@ -39,6 +40,7 @@ _LATE = {
     "splits": ("split_rows",),
     "summary": ("Cost",),
     "sweep": ("run_sweep",),
+    "trackers": ("TRACKERS", "Trackers", "open_trackers"),
 }
 
 

@@ -1,6 +1,5 @@
-"""Callbacks of a comparison: its progress on the display, and trackers. Analyses are in `post_training`."""
+"""Progress of a comparison on the display. Other callbacks are in `post_training`, `trackers` and `sweep`."""
 
-from fedjax_bal.contrib.trackers import Mirror
 from fedjax_bal.engine.host import Simulation, Snapshot
 from fedjax_bal.lab.display import Progress
 from fedjax_bal.lab.loop import Batch, BuiltProgram, Callback
@@ -39,23 +38,6 @@ class RunProgress(Callback):
         """Shows that a run has stopped early."""
         if snapshot.round < simulation.rounds:
             self.display.ended(run.id)
-
-
-class Trackers(Callback):
-    """Sends the metrics to experiment trackers.
-
-    Args:
-        mirror: keeps the trackers in step with the lines.
-        methods: the names of the methods, by whose positions trackers know them.
-    """
-
-    def __init__(self, mirror: Mirror, methods: list[str]) -> None:
-        self.mirror = mirror
-        self.methods = methods
-
-    def recorded(self, run: Run, clients_per_s: float) -> None:
-        """Sends the run's new lines."""
-        self.mirror.follow(self.methods.index(run.id.method), run.id.seed, run.lines, finished=run.is_over)
 
 
 def describe_program(program: BuiltProgram) -> str:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_bal.analyses import Findings
 from fedjax_bal.config import AUTO, AUTO_FORMS, Config, resolved_sheet
-from fedjax_bal.contrib.trackers import Mirror
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import environment, schema, summary
-from fedjax_bal.lab.callbacks import RunProgress, Trackers
+from fedjax_bal.lab.callbacks import RunProgress
 from fedjax_bal.lab.display import Progress, Unit
-from fedjax_bal.lab.folder import LEAKS, PERSONALISED, PICTURES, RecordedExecution, RunFolder
+from fedjax_bal.lab.folder import PERSONALISED, PICTURES, RecordedExecution, RunFolder
 from fedjax_bal.lab.loop import Batch, Callback, compiled_ahead, steps_per_round, train, unfinished
 from fedjax_bal.lab.output_files import START_OVER, FolderError
 from fedjax_bal.lab.post_training import PostTraining
@@ -65,6 +65,14 @@ class MemoryFolder:
         """Returns a run's results of one kind; None if there are none."""
         return self.analyses.get((kind, RunId(method, seed)))
 
+    def read_findings(self, name: str, method: str, seed: int) -> Any:
+        """Returns what an analysis found in a run; None if it isn't done."""
+        return self.analyses.get((name, RunId(method, seed)))
+
+    def write_findings(self, name: str, method: str, seed: int, found: Findings) -> None:
+        """Keeps what an analysis found in a run."""
+        self.analyses[name, RunId(method, seed)] = found
+
     def write_analysis(self, kind: str, method: str, seed: int, figures: Mapping[str, Any]) -> None:
         """Keeps a run's results of one kind."""
         self.analyses[kind, RunId(method, seed)] = figures
@@ -80,7 +88,9 @@ class MemoryFolder:
     def _do_nothing(self, *_: Any, **__: Any) -> None:
         """Writes a file that nothing in memory needs."""
 
-    begin = clear = append_metrics = write_metrics = write_confusion = write_clients = write_execution = _do_nothing
+    begin = clear = clear_findings = append_metrics = write_metrics = write_confusion = write_clients = (
+        write_execution
+    ) = _do_nothing
     finish = _do_nothing
 
 
@@ -168,7 +178,8 @@ class Comparison:
         if run.failure is None and not run.round:
             self.folder.clear(*run.id, PICTURES)
         if run.failure is None and not run.is_over:
-            self.folder.clear(*run.id, LEAKS, PERSONALISED)
+            self.folder.clear(*run.id, PERSONALISED)
+            self.folder.clear_findings(*run.id)
 
     def finish(self) -> Mapping[str, Any]:
         """Ends the session: writes metrics, results by client and the summary; returns the summary."""
@@ -233,9 +244,7 @@ class Comparison:
         if estimates is not None and run.snapshot is not None:
             counts = np.asarray(simulation.federation.class_counts)
             figures["composition"] = summary.compare_compositions(estimates(run.snapshot.selector), counts)
-        leaks = self.folder.read_analysis(LEAKS, *run.id)
-        found = summary.finite_leaks(leaks) if leaks else None
-        return {**run.id._asdict(), **figures, "leaks": found, "failure": run.failure}
+        return {**run.id._asdict(), **figures, "failure": run.failure}
 
 
 def compare(
@@ -299,9 +308,9 @@ def run_comparison(
     config: Config,
     folder: RunFolder | MemoryFolder,
     display: Progress,
-    mirror: Mirror,
     should_stop: Callable[[], bool],
     *,
+    callbacks: Sequence[Callback] = (),
     verbose: bool = False,
     data_dir: str | os.PathLike | None = None,
     devices: str | int | None = None,
@@ -314,8 +323,8 @@ def run_comparison(
         config: the configuration, with a chosen form of convolution.
         folder: its run folder, already claimed.
         display: the progress display.
-        mirror: sends the metrics to trackers; the caller closes it.
         should_stop: called between dispatches; True ends the session.
+        callbacks: further callbacks, such as trackers.
         verbose: shows each compiled program, too.
         data_dir: the folder with the data set's files, unless they are embedded.
         devices: number of devices that share the work; overrides the configuration unless None.
@@ -339,13 +348,11 @@ def run_comparison(
     rounds = sum(unit.rounds for unit in units.values())
     count = f"{methods} method{'s' * (methods > 1)} x {seeds} seed{'s' * (seeds > 1)}"
     display.start(units, headline=f"{count}, {rounds} rounds in all, into {folder.path}")
-    callbacks = [
-        RunProgress(display, verbose=verbose),
-        PostTraining(),
-        Trackers(mirror, [method.name for method in config.methods]),
-    ]
+    shown = RunProgress(display, verbose=verbose)
     try:
-        return compare(comparison, callbacks, lambda: processes().any(should_stop()))  # the user may stop any process
+        return compare(
+            comparison, [shown, PostTraining(), *callbacks], lambda: processes().any(should_stop())
+        )  # the user may stop any process
     finally:
         display.stop()
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_bal.analyses import Findings
 from fedjax_bal.config import (
     Config,
     ConfigError,
@@ -65,9 +66,12 @@ PLUGIN_COPIES = "plugins"
 _EXPORTS = "exports"
 _CHECKPOINTS = f"checkpoints/{_RUN}"
 PICTURES = f"pictures/{_RUN}.npz"
-LEAKS = f"pictures/{_RUN}.json"
 PERSONALISED = f"personalised/{_RUN}.json"
-_ANALYSES = tuple(name.format("*", "*") for name in (PICTURES, LEAKS, PERSONALISED))
+_FINDINGS = f"analyses/{{}}/{_RUN}.{{}}"
+_ANALYSES = (
+    *(name.format("*", "*") for name in (PICTURES, PERSONALISED)),
+    *(_FINDINGS.format("*", "*", "*", ending) for ending in ("json", "npz")),
+)
 # Files that results are recomputed from, and that exist only here. Pages and tables aren't covered, because `report`
 # rewrites them; exports have their own checksums; trackers' files belong to the trackers.
 _CHECKPOINT_FILES = f"{_CHECKPOINTS.format('*', '*')}/round-*.npz"
@@ -392,16 +396,36 @@ class RunFolder(_Folder):
         self.files.write(PICTURES.format(method, seed), content.getvalue())
 
     def clear(self, method: str, seed: int, *kinds: str) -> None:
-        """Deletes a run's results of some `kinds`: PICTURES, LEAKS, PERSONALISED."""
+        """Deletes a run's results of some `kinds`: PICTURES, PERSONALISED."""
         self.files.remove(*(kind.format(method, seed) for kind in kinds))
 
     def read_analysis(self, kind: str, method: str, seed: int) -> dict[str, Any] | None:
-        """Reads a run's results of one `kind`, LEAKS or PERSONALISED; None if there are none or the file is damaged."""
+        """Reads a run's results of one `kind`, PERSONALISED; None if there are none or the file is damaged."""
         return self.files.read_json(kind.format(method, seed))
 
     def write_analysis(self, kind: str, method: str, seed: int, figures: Mapping[str, Any]) -> None:
-        """Writes a run's results of one `kind`: privacy (LEAKS) or clients' fine-tuned models (PERSONALISED)."""
+        """Writes a run's results of one `kind`: clients' fine-tuned models (PERSONALISED)."""
         self.files.write_json(kind.format(method, seed), figures)
+
+    def write_findings(self, name: str, method: str, seed: int, found: Findings) -> None:
+        """Writes what an analysis found in a run; the numbers come last, as they mark it as done."""
+        if found.arrays:
+            content = io.BytesIO()
+            np.savez_compressed(content, **found.arrays)  # type: ignore[arg-type]
+            self.files.write(_FINDINGS.format(name, method, seed, "npz"), content.getvalue())
+        self.files.write_json(_FINDINGS.format(name, method, seed, "json"), found.numbers)
+
+    def read_findings(self, name: str, method: str, seed: int) -> Findings | None:
+        """Reads what an analysis found in a run; None if it isn't done, or the file is damaged."""
+        numbers = self.files.read_json(_FINDINGS.format(name, method, seed, "json"))
+        if numbers is None:
+            return None
+        arrays = self.path / _FINDINGS.format(name, method, seed, "npz")
+        return Findings(numbers, schema.read_analysed(arrays) if arrays.exists() else {})
+
+    def clear_findings(self, method: str, seed: int) -> None:
+        """Deletes what analyses found in a run."""
+        self.files.remove(*(_FINDINGS.format("*", method, seed, ending) for ending in ("json", "npz")))
 
     def read_configuration(self) -> Config:
         """Reads the folder's configuration.
@@ -479,7 +503,14 @@ class RunFolder(_Folder):
                 self.files.check_sums(name)
                 pictures[method] = schema.read_pictures(self.path / name, classes)
         clients = self.read_clients()
-        return schema.RunRecord(config, with_copies(self.path, config, text), lines, summary, pictures, clients)
+        findings: dict[str, dict[str, Findings]] = {}
+        for analysis in sorted(self.path.glob("analyses/*")):
+            for method, seed in first.items():
+                found = self.read_findings(analysis.name, method, seed)
+                if found is not None:
+                    findings.setdefault(analysis.name, {})[method] = found
+        text = with_copies(self.path, config, text)
+        return schema.RunRecord(config, text, lines, summary, pictures, clients, findings)
 
     def conflict(self, config: Config) -> str:
         """Names the keys in which the folder's configuration conflicts with this one; empty if this one continues it.

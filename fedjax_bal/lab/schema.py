@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import AfterValidator, FailFast, Field, TypeAdapter, ValidationError, ValidationInfo
 from typing_extensions import TypedDict  # pydantic refuses that of `typing` before Python 3.12
 
+from fedjax_bal.analyses import Findings
 from fedjax_bal.config import LARGEST_YAML, parse_yaml, received_value
 from fedjax_bal.files import parse_json, read_bytes
 from fedjax_bal.lab.output_files import LARGEST_FILE, FolderError, reading
@@ -74,41 +75,12 @@ class Composition(TypedDict):
     rank_correlation: Annotated[float, Field(ge=-1, le=1)] | None
 
 
-class Distance(TypedDict):
-    """Distances to the nearest image of a client."""
-
-    mean: Number
-    least: Number
-
-
-class Nearest(TypedDict):
-    """Distances of generated images, and of test images as a control."""
-
-    generated: Distance
-    test: Distance
-
-
-class Attack(TypedDict):
-    """Correlations of an attack's images with the true images, and with those of other classes."""
-
-    truth: Number
-    others: Number
-
-
-class Leaks(TypedDict):
-    """Results of privacy attacks on a run: what its images and prototypes reveal of the clients' images."""
-
-    nearest: NotRequired[Nearest]
-    inversion: NotRequired[dict[str, Attack]]
-
-
 class Run(TypedDict):
     """A run, with its metrics under their names."""
 
     method: str
     seed: Integer
     composition: NotRequired[Composition]
-    leaks: Leaks | None
     failure: str | None
     broken_clients: str | None
 
@@ -253,6 +225,8 @@ class RunRecord(NamedTuple):
     # UInt8[c, S, H, W, K] by name, of each method's first seed: generated images and real ones.
     pictures: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({})
     clients: Sequence[RunClients] = ()
+    # Of each method's first seed, by analysis and method.
+    findings: Mapping[str, Mapping[str, Findings]] = MappingProxyType({})
 
 
 @contextlib.contextmanager
@@ -368,6 +342,14 @@ def read_pictures(path: Path, classes: int) -> dict[str, np.ndarray]:
                     f"{name!r}: {pixels.dtype}{list(pixels.shape)}, must be uint8[at most {classes}, S, H, W, 1 or 3]"
                 )
     return arrays
+
+
+def read_analysed(path: Path) -> dict[str, np.ndarray]:
+    """Reads the arrays that an analysis made, by name."""
+    from fedjax_bal.data import read_arrays
+
+    with checking(path):
+        return read_arrays(path, None, _LARGEST_PICTURES)
 
 
 def read_confusion(path: Path, classes: int) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal import data, models, recipes
+from fedjax_bal.analyses import ANALYSES
 from fedjax_bal.config import Config, MethodConfig, ModelSection, received_value, with_convolution
-from fedjax_bal.contrib import privacy
 from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
-from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate, shares_prototypes
+from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate
 from fedjax_bal.lab.exports import load_weights
 from fedjax_bal.lab.model_files import model_sums
 from fedjax_bal.lab.splits import RowsUsed, SetupError, prefix_errors, rows_used, split_rows
@@ -257,11 +257,9 @@ def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Setup:
     inputs.cautions |= dict.fromkeys(text for simulation in simulations for text in simulation.cautions)
     # Invalid post-training analyses are rejected before training.
     for method, simulation in zip(methods, simulations, strict=True):
-        if method.evaluation.privacy and shares_prototypes(simulation):
-            try:
-                privacy.check_sides(simulation.setting.model.input_shape)
-            except ValueError as error:
-                raise SetupError(f"evaluation.privacy: {method.name}: {error}; or set it to false") from error
+        for name, options in method.evaluation.analyses.items():
+            with prefix_errors(f"evaluation.analyses (of {method.name}): {name}"):
+                ANALYSES[name](**options).check(simulation)
         if method.evaluation.personalised is not None:
             with prefix_errors(f"evaluation (of {method.name})"):
                 FineTuner(simulation, method.evaluation.personalised)

@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_bal.config import Config
 from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.host import DispatchResult, Simulation
-from fedjax_bal.lab.schema import Composition, Leaks, MiniBatches, Partition, RunClients
+from fedjax_bal.lab.schema import Composition, MiniBatches, Partition, RunClients
 from fedjax_bal.lab.setup import Setup
 from fedjax_bal.metrics import class_means, client_accuracies, divergences, evenly_spaced, rank_correlations
 from fedjax_bal.parts import Batches
@@ -69,17 +69,6 @@ def total(costs: Iterable[Cost]) -> Cost:
 def known_runs(summary: Mapping[str, Any]) -> dict[tuple[str, int], Mapping[str, Any]]:
     """Returns the runs recorded by an earlier session, by method and seed."""
     return {(run["method"], run["seed"]): run for run in summary.get("runs", ())}
-
-
-def finite_leaks(leaks: Mapping[str, Any]) -> Leaks:
-    """Drops attack results with non-finite numbers, which a diverging model can produce."""
-    is_finite = lambda figures: None not in figures.values()  # as which they are read
-    kept: Leaks = {}
-    if "inversion" in leaks:
-        kept["inversion"] = {name: figures for name, figures in leaks["inversion"].items() if is_finite(figures)}
-    if "nearest" in leaks and all(map(is_finite, leaks["nearest"].values())):
-        kept["nearest"] = leaks["nearest"]
-    return kept
 
 
 def summarise_partitions(setup: Setup) -> list[Partition]:

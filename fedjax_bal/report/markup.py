@@ -16,7 +16,7 @@ from fedjax_bal.report.tables import Details, encoded
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _MOST_OPEN = 6  # tables of conditions that are shown; further ones are folded
 _CURVES = ("accuracy", "traffic", "mean-accuracy", "worst-class")
-_PHOTOS = ("pictures", "attacks")  # whose shades are never inverted
+_PHOTOS = "pictures"  # the start of names of figures whose shades are never inverted
 
 
 class Picture(NamedTuple):
@@ -212,7 +212,7 @@ def _figures(pictures: Sequence[Picture]) -> str:
         second = first and following is not None and not following.wide
         # In a row without a neighbour, the caption takes the other column.
         kind = " class=wide" if picture.wide else " class=alone" if first and not second else ""
-        photo = " class=photo" if picture.name.rstrip("-0123456789") in _PHOTOS else ""
+        photo = " class=photo" if picture.name.startswith(_PHOTOS) else ""
         title = escape(picture.title)
         document = base64.b64encode(encoded(picture.document)).decode()
         shown.append(

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 import small_run
-from fedjax_bal.lab.recorder import Recorder
 from rounding import FORMULA, SUM
 
 from fedjax_bal import report
@@ -176,6 +175,6 @@ def test_methods_that_train_on_the_same_rows_share_a_partition(tmp_path):
     changes = (METHODS, "model.name=tiny_bn", "training.batch_size=13", "training.rounds=1", "seeds=[0]")
     config, folder = small_run.config(tmp_path, *changes), RunFolder(tmp_path / "run")
     with folder.claimed(config):
-        (entry,) = summarise_partitions(Recorder(config, folder, print).comparison)
+        (entry,) = summarise_partitions(set_up(config))
     assert entry["methods"] == ["rebafl", "fakes"]
     assert {sum(counts) for counts in entry["class_counts"]} == {40}

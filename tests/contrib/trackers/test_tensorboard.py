@@ -3,8 +3,8 @@
 import pytest
 
 from fedjax_bal.config import load_config
-from fedjax_bal.contrib.trackers import tracked_runs
-from fedjax_bal.contrib.trackers.tensorboard import TensorBoard
+from fedjax_bal.contrib.trackers import TensorBoard
+from fedjax_bal.lab.trackers import tracked_runs
 
 RUN = tracked_runs(load_config(None))[0, 0]
 

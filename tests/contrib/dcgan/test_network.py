@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import quick
+from contrib.dcgan import gans
 from jax import lax
-from methods import gans
 from rounding import STEPS, SUM
 
+from fedjax_bal.contrib.dcgan import build_dcgan
 from fedjax_bal.models import convolution
-from fedjax_bal.models.dcgan import build_dcgan
 from fedjax_bal.models.generator import PADS, doubling
 from fedjax_bal.types import Variables
 

@@ -8,7 +8,7 @@ import pytest
 from rounding import FORMULA
 from scipy.special import gammaln, logsumexp
 
-from fedjax_bal.contrib.privacy import epsilon
+from fedjax_bal.parts import epsilon
 
 
 def from_divergences(divergences, alpha, delta):

@@ -4,9 +4,9 @@ import pytest
 from remembering import Remembering
 
 from fedjax_bal.config import load_config
-from fedjax_bal.contrib.trackers import Mirror, tracked_runs
+from fedjax_bal.lab.trackers import Trackers
 
-RUNS = tracked_runs(load_config(None, ["methods=[{recipe: fedavg}, {recipe: rebafl}]", "seeds=[0, 7]"]))
+CONFIG = load_config(None, ["methods=[{recipe: fedavg}, {recipe: rebafl}]", "seeds=[0, 7]"])
 
 
 def lines(*rounds):
@@ -18,10 +18,10 @@ class Session:
 
     def __init__(self, *trackers):
         self.notes = []
-        self.mirror = Mirror(trackers, RUNS, self.notes.append)
+        self.trackers = Trackers(trackers, CONFIG, self.notes.append)
 
     def follow(self, rounds, finished=False, run=(0, 0)):
-        self.mirror.follow(*run, lines(*rounds), finished=finished)
+        self.trackers.follow(*run, lines(*rounds), finished=finished)
 
 
 def test_within_a_session_every_line_comes_once():
@@ -40,7 +40,7 @@ def test_runs_that_advance_in_turn_are_kept_apart():
     session.follow([2], run=(1, 7))
     session.follow([1, 3], run=(0, 0), finished=True)
     session.follow([2, 4], run=(1, 7))
-    session.mirror.close()
+    session.trackers.close()
     assert tracker.shown == {"0-0": lines(1, 3), "1-7": lines(2, 4)}
     assert tracker.calls[-1] == ("finish", "1-7")
     assert tracker.calls.count(("finish", "0-0")) == 1
@@ -73,7 +73,7 @@ def test_a_failing_tracker_is_named_and_left_out_and_the_others_go_on(failing):
     session.follow([1], finished=True)
     asked = len(bad.calls)
     session.follow([1], run=(1, 7))
-    session.mirror.close()
+    session.trackers.close()
     warning, hint = session.notes
     assert f"warning: bad failed and is left out from here on (no {failing} today);" in warning
     assert hint == "good: nowhere to look"
@@ -96,5 +96,5 @@ def test_a_tracker_that_fails_has_its_other_runs_closed():
 
 def test_nothing_is_said_where_nothing_was_shown():
     session = Session(Remembering())
-    session.mirror.close()
+    session.trackers.close()
     assert session.notes == []

@@ -1,19 +1,23 @@
-"""DCGANs that clients train on their own data and lend to each other: the baseline for CBFL's generator."""
+"""The part that trains and lends DCGANs, and the recipe of CBFL with their images."""
 
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from annotated_types import Ge
 from jax import lax
 
+from fedjax_bal.annotations import Count, CountOrZero, NonNegative, Seed
+from fedjax_bal.contrib.dcgan.network import Dcgan, build_dcgan
 from fedjax_bal.data import MAX_ROWS, available_bytes, gather, normalised
-from fedjax_bal.methods.roles import Part, RunSetting, part, static
-from fedjax_bal.models import Dcgan, build_dcgan
+from fedjax_bal.methods.needs import without_other
+from fedjax_bal.parts import Fakes, Need, Part, PrivateMean, RunSetting, part, static
+from fedjax_bal.recipes import Recipe, cbfl
 from fedjax_bal.types import Array, Context, Federation, Key, PyTree, Variables
 
 
@@ -112,6 +116,8 @@ def lending_law(class_counts: Array, labels: Array, client: Array) -> Array:
 def borrow_images(key: Key, labels: Array, ctx: Context) -> Array:
     """Draws normalised images made by other clients' DCGANs, one for each label, `Float[A, H, W, K]`."""
     federation = ctx.federation
+    if POOL not in federation.auxiliary:
+        raise ValueError("fakes: received a federation without DCGANs' images; put SharedDcgans into the recipe")
     lender_key, image_key = jax.random.split(key)
     pools = jnp.asarray(federation.auxiliary[POOL]).reshape(federation.num_clients, -1)
     law = lending_law(jnp.asarray(federation.class_counts), labels, ctx.client)
@@ -144,7 +150,7 @@ class SharedDcgans(Part):
         pool: number of images that each DCGAN makes.
         batch_size: images per step, drawn with replacement from the client's rows.
         rate: Adam's learning rate.
-        width: see `fedjax_bal.models.dcgan.build_dcgan`.
+        width: see `build_dcgan`.
         latent: length of the noise.
         seed: seeds initial weights, noise and batches, from 0 to 2**32 - 1.
 
@@ -160,6 +166,12 @@ class SharedDcgans(Part):
     width: int = static(128)
     latent: int = static(100)
     seed: int = static(0)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Requires that clients needn't hide their rows from each other."""
+        why = "but clients see images that are learned from others' rows without noise"
+        return (without_other("shared DCGANs", self, PrivateMean, because=why),)
 
     def check(self, setting: RunSetting) -> None:
         """Rejects a federation in which no client can borrow from another one."""
@@ -251,3 +263,56 @@ def _draw_images(key: Key, federation: Federation, client: Array, count: int) ->
     positions = jax.random.randint(key, (count,), first, end)
     batch = gather(federation, positions, jnp.ones(count, bool))
     return batch.images * federation.std + federation.mean
+
+
+def cbfl_dcgan(
+    warm_up: CountOrZero = 700,
+    labels: Literal["balanced", "uniform", "rarest"] = "balanced",
+    rarest: Count | None = None,
+    learn: Literal["distillation", "cross_entropy"] = "distillation",
+    fakes: Count = 70,
+    weight: NonNegative = 1.0,
+    distillation: NonNegative = 1.0,
+    attention: NonNegative = 400.0,
+    temperature: float = 5.0,
+    direction: Literal["teacher_student", "student_teacher"] = "teacher_student",
+    width: Annotated[int, Ge(2)] = 128,
+    latent: Count = 100,
+    iterations: CountOrZero = 2000,
+    pool: Count = 256,
+    seed: Seed = 0,
+) -> Recipe:
+    """CBFL with images of DCGANs that clients train on their own data before the first round and lend to all others.
+
+    Args:
+        warm_up: as in `cbfl`, like all options up to `direction`.
+        labels: labels of the fakes.
+        rarest: number of classes, with labels of "rarest".
+        learn: the student's targets on fakes.
+        fakes: number of fakes per mini-batch.
+        weight: lambda, weight of the loss on fakes.
+        distillation: weight of the distillation in this loss.
+        attention: beta, weight of the attention transfer in this loss.
+        temperature: T of the distillation.
+        direction: direction of its divergence.
+        width: a DCGAN's channels.
+        latent: length of its noise.
+        iterations: its steps.
+        pool: number of images that it makes, from which fakes are drawn.
+        seed: seeds the DCGANs, from 0 to 2**32 - 1; all seeds of a run share them.
+
+    Example:
+        >>> [type(part).__name__ for part in cbfl_dcgan().parts]
+        ['SharedDcgans', 'Fakes']
+
+    References:
+        CBFL (Li et al., 2023), section 6.2 and Table 5, without details of the DCGANs; `SharedDcgans` documents the
+        choices made here. Lending DCGANs isn't counted as traffic.
+    """
+    noise = cbfl(
+        warm_up=warm_up, generator="gaussian", labels=labels, rarest=rarest, learn=learn, fakes=fakes, weight=weight,
+        distillation=distillation, attention=attention, temperature=temperature, direction=direction, width=width,
+        latent=latent,
+    )  # fmt: skip
+    borrowed = [dataclasses.replace(part, images=borrow_images) for part in noise.parts if isinstance(part, Fakes)]
+    return Recipe("cbfl_dcgan", (SharedDcgans(iterations, pool, width=width, latent=latent, seed=seed), *borrowed))

@@ -9,17 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from methods import faking, float64, gans
+from contrib.dcgan import gans
+from methods import faking, float64
 from rounding import FORMULA, STEPS
 
-from fedjax_bal import models
+from fedjax_bal import models, recipes
+from fedjax_bal.contrib.dcgan import SharedDcgans, build_dcgan, cbfl_dcgan
+from fedjax_bal.contrib.dcgan import lending as DCGAN
 from fedjax_bal.data import augment, federate
 from fedjax_bal.lab import setup
-from fedjax_bal.methods import dcgan as DCGAN
-from fedjax_bal.models.dcgan import build_dcgan
 from fedjax_bal.options import Participation
-from fedjax_bal.parts import Fakes, SharedDcgans
-from fedjax_bal.recipes import Recipe, cbfl, fedavg
+from fedjax_bal.parts import Fakes
+from fedjax_bal.recipes import Recipe, fedavg
 from fedjax_bal.types import Batch, Variables
 
 TINY = SharedDcgans(iterations=400, pool=20, batch_size=16, rate=0.002, width=4, latent=2)
@@ -240,7 +241,7 @@ def test_fakes_stand_behind_the_batch_with_the_samplers_labels():
     one = Batch(jnp.ones((2, 4, 4, 1)), jnp.zeros(2, int), jnp.arange(2), jnp.ones(2, bool))
     counts = jnp.array([4, 0, 0])
     ctx = SimpleNamespace(class_counts=counts, client=jnp.asarray(0), federation=after, model=None)
-    filled = Fakes(count=60, images="dcgan").batch(jax.random.key(0), one, ctx)
+    filled = Fakes(count=60, images=DCGAN.borrow_images).batch(jax.random.key(0), one, ctx)
     assert filled.real.tolist() == [True] * 2 + [False] * 60
     assert filled.extra.tolist() == [False] * 2 + [True] * 60
     assert set(filled.labels[2:].tolist()) == {1, 2}  # the client has none but class 0
@@ -251,8 +252,7 @@ def test_fakes_stand_behind_the_batch_with_the_samplers_labels():
     assert apart[1].any()
 
 
-SMALL = {"warm_up": 2, "fakes": 3, "width": 2, "latent": 2, "generator": "dcgan"}
-SMALL |= {"dcgan_iterations": 3, "dcgan_pool": 5, "dcgan_seed": 3}
+SMALL = {"warm_up": 2, "fakes": 3, "width": 2, "latent": 2, "iterations": 3, "pool": 5, "seed": 3}
 
 
 def records(recipe, **changes):
@@ -267,7 +267,7 @@ def records(recipe, **changes):
 
 @pytest.mark.slow
 def test_rounds_with_them_are_finite_and_cost_the_traffic_of_averaging():
-    lent, fakes = cbfl(**SMALL).parts
+    lent, fakes = cbfl_dcgan(**SMALL).parts
     assert lent == SharedDcgans(iterations=3, pool=5, width=2, latent=2, seed=3)
     sim, variables, found = records(Recipe("cbfl", (TINY, fakes)))  # one program less to compile than with its own
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(variables))
@@ -291,22 +291,24 @@ def gray(part, federation, *_):
 def test_methods_with_equal_dcgans_share_them(monkeypatch):
     monkeypatch.setattr(DCGAN, "_make_pool", gray)
     workshop, plain = setup.SharedInputs(None, None), federation()
-    first, again = (workshop.enlarged(plain, cbfl(**(SMALL | {"weight": weight}))) for weight in (1.0, 0.5))
+    first, again = (workshop.enlarged(plain, cbfl_dcgan(**(SMALL | {"weight": weight}))) for weight in (1.0, 0.5))
     assert first is again
-    assert workshop.enlarged(plain, cbfl(**(SMALL | {"dcgan_seed": 4}))) is not first
+    assert workshop.enlarged(plain, cbfl_dcgan(**(SMALL | {"seed": 4}))) is not first
     assert workshop.enlarged(plain, fedavg()) is plain
 
 
 def test_what_cannot_be_is_refused(monkeypatch):
     monkeypatch.setattr(DCGAN, "_make_pool", gray)
     plain = federation()
-    with pytest.raises(ValueError, match="fakes: received images='dcgan' without DCGANs"):
-        records(Recipe("alone", (Fakes(images="dcgan", warm_up=0),)))
+    with pytest.raises(ValueError, match="fakes: received a federation without DCGANs' images"):
+        records(Recipe("alone", (Fakes(images=DCGAN.borrow_images, warm_up=0),)))
+    with pytest.raises(ValueError, match="shared DCGANs: received PrivateMean"):
+        records(recipes.combine(recipes.dp(), cbfl_dcgan(**SMALL)), model=models.build("mlp", 3, (4, 4, 1)))
     with pytest.raises(ValueError, match="shared DCGANs: received a federation that has their images"):
         TINY.prepare_federation(TINY.prepare_federation(plain))
     alone = federate(plain.images, plain.labels, [np.arange(5), np.arange(0)], 3)
     with pytest.raises(ValueError, match="in which 1 of 2 clients have rows"):
-        records(cbfl(**SMALL), federation=alone)
+        records(cbfl_dcgan(**SMALL), federation=alone)
     with pytest.raises(ValueError, match=r"image_shape: received \(6, 6, 1\)"):
         TINY.prepare_federation(plain._replace(images=pixels(36, 6)))
     few = dataclasses.replace(TINY, pool=5)
