@@ -1,9 +1,7 @@
-"""The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `verify`, `export`, `list`, `guide`, ..."""
+"""The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `export`, `list`, `guide`, ..."""
 
 import os
-from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,10 +15,6 @@ from fedjax_bal.cli.data import describe, list_datasets, prepare
 from fedjax_bal.cli.distributed import SWEEP_ALONE, joined_processes, process_place, shared_facts
 from fedjax_bal.cli.listing import explain, guide, list_names, schema
 from fedjax_bal.cli.running import build_page, describe_run, next_folder, run_command, sweep_command
-
-_MOST_SHOWN = 20
-_DAMAGED = 1
-_UNFINISHED = 3
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -106,7 +100,7 @@ def run(
             # Which process is the first, and what its run folder holds, is known only after the processes have joined.
             args.split_cpu_for([config], wanted or args.most_devices([config]))
         in_use: dict[Path, str] = {}
-        choose = lambda path: chosen_form([config], [path / RunFolder.marker])
+        choose = lambda path: chosen_form([config], [RunFolder(path)])
         settle = lambda path: with_convolution(config, choose(path))
         conflict = lambda path: in_use.get(path, "") or RunFolder(path).conflict(settle(path))
         with joined_processes(place, lambda: shared_facts(config), wanted):
@@ -180,7 +174,7 @@ def sweep(
 ) -> None:
     """Run a grid of configurations. Run it again, or with more values, rounds or seeds, to resume or extend it."""
     with messages():
-        from fedjax_bal.lab import RunFolder, SweepFolder, chosen_form, load_sweep
+        from fedjax_bal.lab import SweepFolder, chosen_form, load_sweep
 
         if distributed:
             raise ValueError(SWEEP_ALONE)
@@ -188,8 +182,7 @@ def sweep(
         args.check_engine(engine, address)
         show = Showing(plain, quiet, verbose)
         plan = load_sweep(file, overrides)
-        begun = lambda path: (point.path / RunFolder.marker for point in SweepFolder(path).points())
-        choose = lambda path: chosen_form(plan.configs.values(), begun(path))
+        choose = lambda path: chosen_form(plan.configs.values(), SweepFolder(path).points())
         conflict = lambda path: SweepFolder(path).conflict(plan.text, plan.with_convolution(choose(path)).configs)
         folder = out or next_folder(plan.name, "sweep", conflict)
         form = choose(folder)
@@ -328,50 +321,6 @@ def report(
                 if out is not None:
                     raise
                 console.say(f"not compared: {error}")
-
-
-@app.command()
-@printing
-def verify(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or sweeps, or exported models.")
-    ],
-    plugin: args.Plugins = None,
-) -> Iterator[str]:
-    """Check that all results are intact, and give remedies for damaged or missing files.
-
-    Pages, plots and tables aren't checked: `fedjax-bal report` makes them again from the results.
-
-    Exit code 0: all files are intact. 1: some are damaged or missing.
-    3: no damage found, but no SHA256SUMS to compare with, because a session is running or was killed.
-    """
-    from fedjax_bal.lab import verify as check
-
-    damaged = 0
-    unfinished = False
-    for folder in folders:
-        damages = []
-        remarks = Counter[str]()
-        whole = Counter[str]()
-        for finding in check(folder):
-            unfinished |= bool(finding.unfinished)
-            if finding.damage:
-                damages.append(f"damaged: {finding.place}: {finding.damage}")
-            elif finding.remark:
-                remarks[f"{finding.kind}: {finding.remark}"] += 1
-            else:
-                whole[finding.kind] += 1
-        damaged += len(damages)
-        yield from islice(damages, _MOST_SHOWN)
-        if len(damages) > _MOST_SHOWN:
-            yield f"{len(damages) - _MOST_SHOWN} more are damaged"
-        counted = lambda texts: [f"{count} x {text}" if count > 1 else text for text, count in texts.items()]
-        yield from (f"{folder}: {text}" for text in counted(remarks))
-        yield f"{folder}: intact: {', '.join(counted(whole)) or 'nothing'}"
-    if damaged:
-        fail(f"{damaged} damaged, see above", _DAMAGED)
-    if unfinished:
-        fail("not finished, see above", _UNFINISHED)
 
 
 @app.command()

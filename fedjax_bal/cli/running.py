@@ -38,7 +38,7 @@ def build_page(path: Path) -> Path:
         from fedjax_bal.lab import SweepFolder
         from fedjax_bal.report import build, build_sweep
 
-        return build_sweep(path, Output().say) if SweepFolder(path).exists() else build(path)
+        return build_sweep(path) if SweepFolder(path).exists() else build(path)
 
 
 def describe(sweep: Any, folders: Any, inputs: Any, together: int | None, place: str) -> None:
@@ -89,12 +89,12 @@ def run_command(
         typer.Exit: the user stopped the command, or a run diverged.
     """
     from fedjax_bal.engine.processes import processes
-    from fedjax_bal.lab import MemoryFolder, Progress, RunFolder, Stopped, Trackers, run_comparison
+    from fedjax_bal.lab import Progress, RunFolder, Stopped, Trackers, run_comparison
 
     first = processes().first
-    folder = RunFolder(path) if first else MemoryFolder(path)
+    folder = RunFolder(path, first=first)
     console = show.progress(shown=first)
-    with folder.claimed(config) if isinstance(folder, RunFolder) else contextlib.nullcontext():
+    with folder.claimed(config):
         display = Progress(console, plain=show.plain)
         compiled = count_compiled_programs()
         keep_compiled_programs(display.note)

@@ -4,12 +4,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.lab import checkpoint
-from fedjax_bal.lab.folder import RunFolder, SweepFolder, as_csv, choose_folder
-from fedjax_bal.lab.output_files import FolderError, FolderInUseError, writing
+from fedjax_bal.lab.csv_text import as_csv
+from fedjax_bal.lab.errors import FolderError, FolderInUseError, writing
+from fedjax_bal.lab.folder import RunFolder, choose_folder
 from fedjax_bal.lab.schema import RunClients, RunRecord
+from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.lab.sweep_plan import Point, Sweep, load_sweep, shortest_ends
 from fedjax_bal.lab.training_line import training_line
-from fedjax_bal.lab.verification import verify
 
 if TYPE_CHECKING:
     from fedjax_bal.lab.compare import MemoryFolder, chosen_form, run_comparison
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from fedjax_bal.lab.sweep import run_sweep
     from fedjax_bal.lab.trackers import TRACKERS, Trackers, open_trackers
 
-# Imported on first use, because they need jax, which reports and `verify` do without.
+# Imported on first use, because they need jax, which reports do without.
 _LATE = {
     "display": ("Progress",),
     "environment": ("device_name", "numeric_settings", "versions"),

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal.analyses import Findings
-from fedjax_bal.config import AUTO, AUTO_FORMS, Config, resolved_sheet
+from fedjax_bal.config import AUTO, Config, resolved_sheet
 from fedjax_bal.engine.processes import processes
-from fedjax_bal.lab import environment, schema, summary
+from fedjax_bal.lab import environment, summary
 from fedjax_bal.lab.callbacks import RunProgress
 from fedjax_bal.lab.display import Progress, Unit
+from fedjax_bal.lab.errors import START_OVER, FolderError
 from fedjax_bal.lab.folder import PERSONALISED, PICTURES, RecordedExecution, RunFolder
 from fedjax_bal.lab.loop import Batch, Callback, compiled_ahead, steps_per_round, train, unfinished
-from fedjax_bal.lab.output_files import START_OVER, FolderError
 from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.run import Run, runs_of
 from fedjax_bal.lab.schema import RunId
@@ -29,8 +29,6 @@ from fedjax_bal.models import automatic, convolves
 
 class MemoryFolder:
     """Keeps a comparison's results in memory, by the methods of a `RunFolder` that a session calls.
-
-    It also stands for the folder in all processes of a distributed run but the first, which writes the files.
 
     Attributes:
         path: a name for messages.
@@ -53,7 +51,7 @@ class MemoryFolder:
         """Keeps a run's state."""
         self.snapshots[RunId(method, seed)] = tree
 
-    def read_summary(self, note: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
+    def read_summary(self) -> dict[str, Any]:
         """Returns the summary; empty before the first session's end."""
         return self.summary
 
@@ -81,7 +79,7 @@ class MemoryFolder:
         """Keeps a run's pictures."""
         self.analyses[PICTURES, RunId(method, seed)] = pictures
 
-    def read_metrics(self, note: Callable[[str], object] = lambda text: None) -> list[dict[str, Any]]:
+    def read_metrics(self) -> list[dict[str, Any]]:
         """Returns no lines: those of this session are with its runs."""
         return []
 
@@ -114,7 +112,7 @@ class Comparison:
         self.runs = runs
         self.folder = folder
         self.note = note
-        self.before = folder.read_summary(note)  # the summary of earlier sessions
+        self.before = folder.read_summary()  # the summary of earlier sessions
         self._describe = describe
         self._idle = False
 
@@ -135,9 +133,10 @@ class Comparison:
             earlier = summary.known_runs(self.before)
             for run in self.runs:
                 run.failure = earlier.get(run.id, {}).get("failure")
-        read = lambda: self.folder.read_metrics(self.note)
         lines: dict[RunId, list[dict[str, Any]]] = {}
-        for line in processes().from_first(read, lambda lines: json.dumps(lines).encode(), json.loads):
+        for line in processes().from_first(
+            self.folder.read_metrics, lambda lines: json.dumps(lines).encode(), json.loads
+        ):
             lines.setdefault(RunId(line["method"], line["seed"]), []).append(line)
         for run in self.runs:
             run.lines = lines.get(run.id, [])
@@ -357,26 +356,16 @@ def run_comparison(
         display.stop()
 
 
-def chosen_form(configs: Iterable[Config], begun: Iterable[Path] = ()) -> str:
-    """Returns the form of convolution for `auto`: that in an earlier `config.yaml`, else the one for this machine.
+def chosen_form(configs: Iterable[Config], folders: Iterable[RunFolder] = ()) -> str:
+    """Returns the form of convolution for `auto`: that of the runs in a folder, else the one for this machine.
 
     It is chosen once, before a configuration is written or compared; from then on it is a form like any other.
 
     Args:
         configs: the configurations of a run or of a sweep's points.
-        begun: the files of runs that may resume.
+        folders: the folders in which they may resume.
     """
     models = {method.model.name for config in configs for method in config.methods if method.model.convolution == AUTO}
     if not any(map(convolves, models)):
         return "fast"  # no difference
-    for file in filter(Path.is_file, begun):
-        try:
-            sheet, _ = schema.read_config(file)
-            sections = [sheet["model"], *(method["model"] for method in sheet["methods"] if "model" in method)]
-            forms = [section.get("convolution") for section in sections]
-        except (FolderError, LookupError, TypeError, AttributeError):
-            continue  # not written by a run, which is reported when its folder is claimed
-        found = next((form for form in forms if form in AUTO_FORMS), None)
-        if found is not None:
-            return found
-    return automatic.form()
+    return next(filter(None, (folder.initial_form() for folder in folders)), None) or automatic.form()

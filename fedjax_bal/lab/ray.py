@@ -22,9 +22,10 @@ from fedjax_bal.caches import keep_compiled_programs
 from fedjax_bal.jax_setup import settle_process, split_cpu
 from fedjax_bal.lab.display import Progress
 from fedjax_bal.lab.environment import numeric_settings, versions
-from fedjax_bal.lab.folder import SHEET, SweepFolder
+from fedjax_bal.lab.folder import SHEET
 from fedjax_bal.lab.loop import Stopped
 from fedjax_bal.lab.sweep import run_sweep
+from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.lab.sweep_plan import Sweep, load_sweep
 from fedjax_bal.plugins import load_plugins, loaded_plugins
 

@@ -27,8 +27,8 @@ from fedjax_bal.engine.host import (
 )
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import checkpoint
+from fedjax_bal.lab.errors import START_OVER, FolderError, reading
 from fedjax_bal.lab.folder import RunFolder
-from fedjax_bal.lab.output_files import START_OVER, FolderError, reading
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import Setup
 from fedjax_bal.lab.summary import Cost

@@ -15,7 +15,6 @@ from fedjax_bal.config import Config, MethodConfig, ModelSection, received_value
 from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate
 from fedjax_bal.lab.exports import load_weights
-from fedjax_bal.lab.model_files import model_sums
 from fedjax_bal.lab.splits import RowsUsed, SetupError, prefix_errors, rows_used, split_rows
 from fedjax_bal.models import automatic
 from fedjax_bal.optim import Opaque, optimizer
@@ -215,7 +214,12 @@ class SharedInputs:
 
 def _digest_of(variables: Variables) -> bytes:
     """SHA-256 of names, types, shapes and values."""
-    return hashlib.sha256(json.dumps(model_sums(models.named_leaves(variables), {})).encode()).digest()
+    digest = hashlib.sha256()
+    for name, leaf in models.named_leaves(variables).items():
+        array = np.ascontiguousarray(leaf)
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.data)
+    return digest.digest()
 
 
 def network(section: ModelSection, classes: int, shape: Sequence[int]) -> Model:

@@ -12,7 +12,7 @@ from fedjax_bal.config import check_methods, resolved_sheet
 from fedjax_bal.lab.callbacks import describe_program
 from fedjax_bal.lab.compare import Comparison, open_comparison
 from fedjax_bal.lab.display import Progress, Unit
-from fedjax_bal.lab.folder import SweepFolder
+from fedjax_bal.lab.errors import FolderError
 from fedjax_bal.lab.loop import (
     Batch,
     BuiltProgram,
@@ -26,12 +26,12 @@ from fedjax_bal.lab.loop import (
     unfinished,
 )
 from fedjax_bal.lab.outline import method_names, outline
-from fedjax_bal.lab.output_files import FolderError
 from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.run import Run
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs
 from fedjax_bal.lab.summary import Cost, total
+from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.lab.sweep_plan import Sweep
 from fedjax_bal.lab.training_line import training_line
 from fedjax_bal.metrics import METRICS
@@ -292,7 +292,7 @@ def run_sweep(
             display.stop()
             rows = table.finish()
             if folder.part is None:
-                folder.seal()
+                folder.finish()
         if table.cost.train_s:
             display.note(table.cost.in_words(time.monotonic() - began))
     return rows, stopped

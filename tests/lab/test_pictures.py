@@ -83,10 +83,10 @@ def summary(folder):
 
 
 def test_fakes_stand_beside_real_images_and_their_nearest_ones(folder):
-    shown = arrays(folder, "method-1-seed-3")
+    shown = arrays(folder, "fakes-seed-3")
     assert set(shown) == {"real", "generated", "nearest"}
     assert {(pixels.dtype, pixels.shape) for pixels in shown.values()} == {(np.dtype(np.uint8), (10, 8, 28, 28, 1))}
-    assert "nearest" not in arrays(folder, "method-1-seed-1")  # the first seed is looked at
+    assert "nearest" not in arrays(folder, "fakes-seed-1")  # the first seed is looked at
     apart = shown["generated"].astype(float) - shown["nearest"]
     distances = np.sqrt((apart**2).mean((2, 3, 4)))
     (found,) = [run["leaks"]["nearest"] for run in summary(folder)["runs"] if run["leaks"] and run["method"] == "fakes"]
@@ -95,7 +95,7 @@ def test_fakes_stand_beside_real_images_and_their_nearest_ones(folder):
 
 
 def test_prototypes_are_attacked_beside_single_images(folder, comparison, attacks):
-    shown = arrays(folder, "method-0-seed-3")
+    shown = arrays(folder, "rebafl-seed-3")
     attacked = {f"{kind}/{attack}" for kind in ("prototype", "single") for attack in ("upcnn", "vae", "grnn")}
     assert set(shown) == attacked | {"gradient/grnn", "mean", "single"}
     assert {pixels.shape for pixels in shown.values()} == {(10, 1, 28, 28, 1)}
@@ -111,7 +111,7 @@ def test_prototypes_are_attacked_beside_single_images(folder, comparison, attack
 
 def test_the_attackers_images_are_the_test_set_without_the_single_ones(folder, comparison, attacks):
     dataset, federation = comparison.dataset, comparison.simulations[0].federation
-    singles = arrays(folder, "method-0-seed-3")["single"][:, 0]
+    singles = arrays(folder, "rebafl-seed-3")["single"][:, 0]
     count = lambda images: Counter(image.tobytes() for image in images)
     rest = count(dataset.test_images) - count(singles)
     for kind, iterations, images in attacks.fitted:
@@ -131,7 +131,7 @@ def test_correlations_are_those_of_the_images_with_their_class_and_with_others()
 
 
 def test_means_and_single_images_are_what_they_are_called(folder, comparison):
-    federation, shown = comparison.simulations[0].federation, arrays(folder, "method-0-seed-3")
+    federation, shown = comparison.simulations[0].federation, arrays(folder, "rebafl-seed-3")
     rows = np.unique(federation.rows)
     for label in range(10):
         own = federation.images[rows[federation.labels[rows] == label]]
@@ -165,9 +165,9 @@ def test_the_report_draws_all_of_it(folder):
 
 def test_what_was_found_stays_when_nothing_is_left_to_do_and_goes_with_its_run(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "run")
-    before = (tmp_path / "run" / "pictures" / "method-0-seed-3.json").stat().st_mtime_ns
+    before = (tmp_path / "run" / "pictures" / "rebafl-seed-3.json").stat().st_mtime_ns
     small_run.run(tmp_path / "run", small_run.config(tmp_path, *CHANGES))
-    assert (tmp_path / "run" / "pictures" / "method-0-seed-3.json").stat().st_mtime_ns == before
+    assert (tmp_path / "run" / "pictures" / "rebafl-seed-3.json").stat().st_mtime_ns == before
     assert summary(tmp_path / "run")["runs"] == summary(folder)["runs"]
 
 

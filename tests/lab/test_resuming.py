@@ -90,7 +90,7 @@ def test_a_run_goes_on_with_the_devices_that_it_began_with(tmp_path):
 def begin(path, *changes):
     """Begins a folder, or resumes in it, and trains nothing; returns the form of convolution."""
     loaded = load_config(path.parent / "small.yaml", ["model={name: tiny_bn}", "seeds=[0]", *changes])
-    form = chosen_form([loaded], [path / "config.yaml"])
+    form = chosen_form([loaded], [RunFolder(path)])
     config, folder = with_convolution(loaded, form), RunFolder(path)
     with folder.claimed(config):
         open_comparison(config, folder, print, SharedInputs()).resume(config, folder.read_execution())

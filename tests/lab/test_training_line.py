@@ -36,10 +36,7 @@ def line_of(*changes):
             "50 rounds, 1 epoch, batches of 50 (control 7), sgd 0.05",
         ),
         (
-            [
-                METHODS
-                % "{recipe: moon, training: {local_epochs: null, local_steps: 3, optimizer: {name: adam, learning_rate: 1}}}"
-            ],
+            [METHODS % f"{{recipe: moon, training: {{local_epochs: null, local_steps: 3, optimizer: {ADAM}}}}}"],
             "50 rounds, 1 epoch (moon 3 local steps), batches of 50, sgd 0.05 (moon adam 1)",
         ),
     ],

@@ -132,7 +132,7 @@ def test_classes_stand_from_most_to_fewest_and_are_those_of_the_runs_that_have_n
 
 def test_predicted_classes_stand_beside_true_and_trained_ones(make_run, tmp_path):
     folder = make_run(tmp_path / "run", methods=("fedavg",), seeds=(0,), rounds=1, classes=3)
-    RunFolder(folder).write_confusion({(0, 0): np.array([[1, 1, 0], [0, 1, 0], [0, 3, 4]])})
+    RunFolder(folder).write_confusion({("fedavg", 0): np.array([[1, 1, 0], [0, 1, 0], [0, 3, 4]])})
     edit(folder, lambda s: s["partitions"][0].update(samples=[10, 30, 60]))
     axes = figures(folder)["predictions"][2].axes[0]
     assert [bar.get_height() for bar in axes.patches] == pytest.approx([60, 30, 10])
