@@ -14,7 +14,7 @@ import small_run
 
 from fedjax_bal.config import config_digest, resolved_yaml
 from fedjax_bal.lab import FolderError, RunFolder, SweepFolder, choose_folder
-from fedjax_bal.lab.folder import LEAKS, PICTURES, run_name
+from fedjax_bal.lab.folder import PERSONALISED, PICTURES, run_name
 
 
 def claim(path, config, fresh=False):
@@ -210,15 +210,15 @@ def test_only_the_first_of_several_processes_touches_the_folder(tmp_path):
     for round in (1, 2):  # before and after the first process has written there
         with folder.claimed(config):
             folder.begin(config, fresh=True)
-            folder.clear(*run, PICTURES, LEAKS)
+            folder.clear(*run, PICTURES, PERSONALISED)
             folder.save(*run, round, {"w": np.zeros(3)})
             folder.write_metrics([{"round": round}])
             folder.append_metrics([{"round": round}])
             folder.write_summary({"runs": []})
             folder.write_pictures(*run, {"real": np.zeros(3)})
-            folder.write_analysis(LEAKS, *run, {})
+            folder.write_analysis(PERSONALISED, *run, {})
             folder.finish()
-        assert (folder.read_metrics(), folder.read_summary(), folder.read_analysis(LEAKS, *run)) == ([], {}, None)
+        assert (folder.read_metrics(), folder.read_summary(), folder.read_analysis(PERSONALISED, *run)) == ([], {}, None)
         assert not path.exists() or [file.name for file in path.iterdir()] == ["summary.json"]
         path.mkdir(exist_ok=True)
         (path / "summary.json").write_text('{"runs": 1}')

@@ -142,7 +142,7 @@ def test_networks_without_convolutions_ask_no_machine(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "text", ['{"devices": 0}', '{"devices": "2"}', '{"format": 1, "devices": 1e6, "settings": {}}', "[]", "{", None]
+    "text", ['{"devices": 0}', '{"format": 2, "cores": 4}', '{"format": 1, "devices": 2}', "[]", "{", None]
 )
 def test_a_run_whose_record_of_execution_is_damaged_or_missing_does_not_go_on(tmp_path, text):
     folder = RunFolder(tmp_path)
@@ -151,16 +151,10 @@ def test_a_run_whose_record_of_execution_is_damaged_or_missing_does_not_go_on(tm
     (folder.checkpoints("fedavg", 0) / "round-00000002.npz").touch()
     if text is not None:
         (tmp_path / "execution.json").write_text(text)
-    with pytest.raises(FolderError, match=r"execution.json: is missing or damaged.*--fresh"):
+    with pytest.raises(FolderError, match=r"execution.json: (missing|damaged, or written by another version).*--fresh"):
         folder.read_execution()
     folder.write_execution(RecordedExecution(4, {"jax_enable_x64": "False"}))
     assert folder.read_devices() == 4
-
-
-def test_a_folder_of_another_format_is_refused(tmp_path):
-    (tmp_path / "execution.json").write_text('{"format": 2, "cores": 4}')
-    with pytest.raises(FolderError, match=r"execution.json: is of format 2, this version reads 1"):
-        RunFolder(tmp_path).read_execution()
 
 
 @pytest.mark.slow

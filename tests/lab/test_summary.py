@@ -10,7 +10,7 @@ from report.conftest import edit_summary
 from rounding import DOUBLE, FORMULA
 
 from fedjax_bal.lab import RunFolder
-from fedjax_bal.lab.summary import Cost, _spread, compare_compositions, finite_leaks
+from fedjax_bal.lab.summary import Cost, _spread, compare_compositions
 from fedjax_bal.metrics import RoundResult, RunHistory, pooled_confusion, record_round, summarise_run
 from fedjax_bal.report import build
 from fedjax_bal.types import EvaluationResult
@@ -61,15 +61,6 @@ def test_a_cost_of_a_later_version_is_read():
 def test_estimates_are_compared_where_they_are_known(estimates, clients, rank):
     found = compare_compositions(np.array(estimates), np.array([[1, 3], [1, 3], [4, 0]]))
     assert found == {"clients": clients, "rank_correlation": rank}
-
-
-def test_leaks_that_are_not_finite_are_left_out():
-    nan = None  # as which it is read
-    nearest = {"generated": {"mean": 1.0, "least": nan}, "test": {"mean": 1.0, "least": 0.5}}
-    attacks = {"a": {"truth": nan, "others": 0.1}, "b": {"truth": 0.2, "others": 0.1}}
-    assert finite_leaks({"nearest": nearest, "inversion": attacks}) == {
-        "inversion": {"b": attacks["b"]},
-    }
 
 
 def test_fewer_clients_stand_for_more_classes_and_methods():
