@@ -168,16 +168,12 @@ def run_folder(folder: Path) -> None:
     write_run(folder, classes=3, clients=4, rounds=3, seeds=(0, 1))
     add_cohorts(folder)
     summary = json.loads((folder / "summary.json").read_text())
-    leaks = {
-        "nearest": {"generated": {"mean": 3.0, "least": 1.0}, "test": {"mean": 4.0, "least": 2.0}},
-        "inversion": {"UpCNN": {"truth": 0.5, "others": 0.1}},
-    }
     summary["batches"] = [{"methods": ["rebafl"], "kl_before": 0.5, "kl_after": 0.25}]
-    summary["runs"][0] |= {"leaks": leaks, "balanced_accuracy": 0.5, "worst_class_accuracy": 0.25, "stopped_early": 2}
+    summary["runs"][0] |= {"balanced_accuracy": 0.5, "worst_class_accuracy": 0.25, "stopped_early": 2}
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "pictures").mkdir()
     pixels = np.zeros((3, 2, 4, 4, 1), np.uint8)
-    shown = {"real": pixels, "generated": pixels, "nearest": pixels, "prototype/upcnn": pixels, "mean": pixels}
+    shown = {"real": pixels, "generated": pixels}
     np.savez_compressed(folder / "pictures" / "fedavg-seed-0.npz", **shown)
     config = yaml.safe_load((folder / "config.yaml").read_text())
     config["paper"] = {"source": "a paper", "accuracy": {"fedavg": 0.7}, "which": "best"}
@@ -190,7 +186,6 @@ def small_run(folder: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     summary |= {"partitions": [], "batches": []}
     for run in summary["runs"]:
-        run["leaks"] = None
         run.pop("composition", None)
     (folder / "summary.json").write_text(json.dumps(summary))
     kept = ("method", "seed", "round", "test_accuracy")

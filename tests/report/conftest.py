@@ -51,7 +51,7 @@ def write_run(
                 "method": method, "seed": seed, "rounds": rounds, "evaluations": rounds, "final_accuracy": final,
                 "best_accuracy": final + 0.01, "last5_accuracy": final - 0.005,
                 "rounds_to_target": 8 + seed if seed < 2 else None,
-                "traffic_bytes": (2 + place % 3) * 1_000_000 * rounds, "leaks": None, "failure": None,
+                "traffic_bytes": (2 + place % 3) * 1_000_000 * rounds, "failure": None,
                 "broken_clients": None,
             })  # fmt: skip
             matrices[method, seed] = matrix
