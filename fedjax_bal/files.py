@@ -12,6 +12,7 @@ import os
 import secrets
 import stat
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -68,8 +69,12 @@ def parse_json(content: str | bytes, undefined: Callable[[str], Any] | None = No
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """Reads the arrays of an npz file, by name; checks their checksums and unpickles nothing."""
-    with open_file(path) as stream, np.load(stream, allow_pickle=False) as arrays:
-        return dict(arrays)
+    with open_file(path) as stream:
+        if not zipfile.is_zipfile(stream):
+            raise ValueError("is not an npz file, or was cut short")
+        stream.seek(0)
+        with np.load(stream, allow_pickle=False) as arrays:
+            return dict(arrays)
 
 
 def own_folder(folder: Path, name: str) -> Path:

@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from fedjax_bal.files import open_file, replacing
-from fedjax_bal.lab.errors import FolderError, is_disk_error
+from fedjax_bal.lab.errors import FolderError, disk_error
 
 GENERATIONS = 2
 OWNER = ".owner"
@@ -76,8 +76,8 @@ def read(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
     except (StateError, MemoryError):
         raise
     except Exception as error:  # a flipped byte can make zipfile raise almost any error
-        if is_disk_error(error):
-            raise
+        if fault := disk_error(error):
+            raise fault from None
         raise CheckpointError(f"{file}: damaged ({error})") from error
 
 

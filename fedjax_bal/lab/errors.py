@@ -8,6 +8,9 @@ from pathlib import Path
 START_OVER = "start over with --fresh (for a point of a sweep: remove its folder), or in another folder with --out"
 """The remedy for a run that can't resume; its folder is changed only when the user asks for it."""
 
+CHOOSE_ANOTHER = "put back a copy of it, or choose another folder; nothing in this one is touched"
+"""The remedy for a folder of which can't be told whose it is."""
+
 
 class FolderError(ValueError):
     """An unusable output folder or model file; the message names the file and the remedy."""
@@ -35,9 +38,9 @@ def reading(file: Path, remedy: str = f"put back a copy of it, or {START_OVER}")
     except FileNotFoundError as error:
         raise FolderError(f"{file}: missing; {remedy}") from error
     except Exception as error:
-        if is_disk_error(error):
+        if fault := disk_error(error):
             raise FolderError(
-                f"{file}: can't be read ({_reason(error)}), and nothing is touched; try again once it can be"
+                f"{file}: can't be read ({_reason(fault)}), and nothing is touched; try again once it can be"
             ) from error
         reason = str(error).removeprefix(f"{file}: ")
         reason = reason if isinstance(error, ValueError) else f"{type(error).__name__}: {reason}"
@@ -53,10 +56,15 @@ def writing(place: Path, remedy: str = "choose another with --out") -> Iterator[
         raise FolderError(f"{place}: can't be written ({_reason(error)}); {remedy}") from error
 
 
-def is_disk_error(error: Exception) -> bool:
-    """Returns whether the disk is at fault, not a file's content; seeking in a damaged archive gives EINVAL."""
-    return isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
+def disk_error(error: BaseException | None) -> OSError | None:
+    """Returns the `OSError` behind a failed read if the file itself may be intact; None if its content is at fault."""
+    # Libraries wrap it in their own errors. Seeking in a damaged archive gives EINVAL.
+    while error is not None:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL, errno.ENOENT):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
-def _reason(error: Exception) -> str:
-    return (getattr(error, "strerror", None) or str(error)).lower()
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

@@ -5,7 +5,6 @@
 
 import contextlib
 import hashlib
-import io
 import itertools
 import json
 import os
@@ -14,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import filelock
 import numpy as np
 
 from fedjax_bal.analyses import Findings
@@ -25,20 +23,18 @@ from fedjax_bal.config import (
     continues,
     differences,
     load_config,
-    parse_yaml,
-    received_value,
     resolved_yaml,
     run_digest,
 )
-from fedjax_bal.files import open_file, open_to_append, own_folder, parse_json, read_bytes, read_npz, write_atomically
+from fedjax_bal.files import open_to_append, own_folder, parse_json
 from fedjax_bal.lab import checkpoint
-from fedjax_bal.lab.copies import FILE_COPIES, PLUGIN_COPIES, copied_files, copied_plugins, with_copies
+from fedjax_bal.lab.copies import FILE_COPIES, PLUGIN_COPIES, copied_files, copied_plugins
 from fedjax_bal.lab.csv_text import as_csv, read_csv
-from fedjax_bal.lab.errors import START_OVER, FolderError, FolderInUseError, reading, writing
+from fedjax_bal.lab.errors import CHOOSE_ANOTHER, START_OVER, FolderError, reading, writing
+from fedjax_bal.lab.output_folder import SUMS, OutputFolder
 from fedjax_bal.lab.schema import Partition, RunClients, RunRecord
 from fedjax_bal.metrics import METRICS, TEXT
 from fedjax_bal.plugins import COLUMNS
-from fedjax_bal.registry import PLUGINS
 
 _CONFIG = "config.yaml"
 _METRICS = "metrics.jsonl"
@@ -50,13 +46,6 @@ _CHECKPOINTS = "checkpoints"
 _EXPORTS = "exports"
 _REPORT = "report.html"
 _COMPARISON = "comparison.html"
-SUMS = "SHA256SUMS"
-_LOCK = ".lock"
-_OWNER = ".owner"  # identifies the run of the process that holds the lock
-_BRIEFLY_S = 1.0  # while which several processes may check at once whether a folder is locked
-_FORMAT = 1  # of all JSON files
-
-ANOTHER = "put back a copy of it, or choose another folder; nothing in this one is touched"
 
 SHEET = "sweep.yaml"
 POINTS = "points"
@@ -96,7 +85,7 @@ def run_name(method: str, seed: int) -> str:
 
     Example:
         >>> run_name("fedavg", 0), run_name("control variates", 1)
-        ('fedavg-seed-0', 'control-variates-5ad7fb-seed-1')
+        ('fedavg-seed-0', 'control-variates-1a1b3b-seed-1')
     """
     name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", method).lstrip(".")[:80]
     if name != method:  # another method may have the same characters
@@ -104,170 +93,7 @@ def run_name(method: str, seed: int) -> str:
     return f"{name}-seed-{seed}"
 
 
-class Folder:
-    """An output folder: of a run, or of a sweep.
-
-    Nothing is written outside the folder, and nothing through a link.
-
-    Args:
-        path: the folder.
-        first: whether this is the process that reads and writes the folder: of the processes that `jax.distributed`
-            joins, only the first does, and the others get what it has read.
-    """
-
-    marker: str  # the file that marks a folder as one of this kind
-    kind: str
-    page: str
-    contents: Sequence[str]  # patterns of the files in SHA256SUMS: what exists only here; pages can be made again
-
-    def __init__(self, path: Path, *, first: bool = True) -> None:
-        self.path = path
-        self.first = first
-
-    def exists(self) -> bool:
-        """Returns whether the folder is of this kind."""
-        return (self.path / self.marker).is_file()
-
-    def read_sheet(self) -> tuple[dict[str, Any], str]:
-        """Reads the file that marks the folder: its content, and its text with the paths of the folder's copies."""
-        with reading(self.path / self.marker, ANOTHER):
-            text = self._read(self.marker).decode()
-            sheet = parse_yaml(text, self.marker)
-            if not isinstance(sheet, dict):
-                raise ValueError(f"expected a mapping of sections; received {received_value(sheet)}")
-        return sheet, with_copies(self.path, sheet, text)
-
-    def missing_plugins(self) -> list[str]:
-        """Names the plug-ins that the runs used and that aren't loaded; none if the file can't be read."""
-        with contextlib.suppress(FolderError):
-            return [received_value(name) for name in self.read_sheet()[0].get("plugins", ()) if name not in PLUGINS]
-        return []
-
-    def write_page(self, content: bytes, figures: Mapping[str, str], tables: Mapping[str, bytes]) -> Path:
-        """Replaces the page, its figures (SVG by name) and tables (by file extension); returns the page's path."""
-        own_folder(self.path, "plots")
-        for figure, document in figures.items():
-            self._write(f"plots/{figure}.svg", document.encode())
-        for ending, table in tables.items():
-            self._write(f"tables.{ending}", table)
-        self._write(self.page, content)
-        return self.path / self.page
-
-    def finish(self) -> None:
-        """Ends a session: writes the checksums of all results, for `sha256sum -c SHA256SUMS`. `begin` deletes them."""
-        self._write(SUMS, os.fsencode("".join(self._sums())))
-
-    def _sums(self) -> Iterator[str]:
-        for file in sorted({file for pattern in self.contents for file in self.path.glob(pattern)}):
-            with open_file(file) as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            name = file.relative_to(self.path).as_posix()
-            escaped = name.replace("\\", r"\\").replace("\n", r"\n")
-            yield "\\" * (escaped != name) + f"{digest}  {escaped}\n"  # as `sha256sum` does
-
-    @contextlib.contextmanager
-    def _locked(self, owner: str = "") -> Iterator[None]:
-        """Creates the folder and keeps other processes out of it; the system unlocks it if this process is killed."""
-        self._create()
-        lock = filelock.FileLock(self.path / _LOCK)
-        with writing(self.path):
-            try:
-                lock.acquire(timeout=0)
-            except filelock.Timeout:
-                raise self._in_use(another=self._owner() not in ("", owner)) from None
-            except NotImplementedError as error:
-                raise FolderError(
-                    f"{self.path}: its file system has no locks ({error}); choose a folder on another one with --out"
-                ) from error
-        try:
-            if owner:
-                with writing(self.path):
-                    (self.path / _OWNER).write_text(owner)
-            yield
-        finally:
-            lock.release()
-
-    def check_unlocked(self) -> None:
-        """Raises `FolderInUseError` if another process has locked the folder."""
-        if not (self.path / _LOCK).exists():
-            return
-        with writing(self.path):
-            try:
-                with filelock.FileLock(self.path / _LOCK, timeout=_BRIEFLY_S):  # as others check it just now, too
-                    pass
-            except filelock.Timeout:
-                raise self._in_use(another=False) from None
-
-    def _in_use(self, *, another: bool) -> FolderInUseError:
-        text = "another process is running in this folder; wait for it, or choose another with --out"
-        return FolderInUseError(f"{self.path}: {text}", another=another)
-
-    def _owner(self) -> str:
-        with contextlib.suppress(OSError):
-            return (self.path / _OWNER).read_text()
-        return ""
-
-    def _create(self) -> None:
-        """Creates the folder if there is none; raises `FolderError` if it holds something else."""
-        self._check_kind()
-        with writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-
-    def _check_kind(self) -> None:
-        """Raises `FolderError` if the folder holds something else."""
-        with writing(self.path):
-            names = sorted(entry.name for entry in self.path.iterdir()) if self.path.exists() else []
-        others = [name for name in names if not name.startswith(".")]
-        if others and self.marker not in others:
-            raise FolderError(
-                f"{self.path}: is not empty and not {self.kind} (it holds {others[0]}); choose another with --out"
-            )
-
-    def _read(self, name: str) -> bytes:
-        if not self.first:
-            raise FileNotFoundError(name)
-        return read_bytes(self.path / name)
-
-    def _read_json(self, name: str, remedy: str = f"put back a copy of it, or {START_OVER}") -> dict[str, Any] | None:
-        """Reads a file that `_write_json` has written; None if there is none. NaN becomes None."""
-        with reading(self.path / name, remedy):
-            try:
-                content = parse_json(self._read(name), lambda constant: None)
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-            if content.pop("format") != _FORMAT:
-                raise ValueError(f"its format isn't {_FORMAT}")
-            return content
-
-    def _write(self, name: str, content: bytes) -> None:
-        """Replaces a file, and creates its subfolder if needed."""
-        if self.first:
-            folder, _, last = name.rpartition("/")
-            write_atomically((own_folder(self.path, folder) if folder else self.path) / last, content)
-
-    def _write_json(self, name: str, values: Mapping[str, Any]) -> None:
-        self._write(name, (json.dumps({"format": _FORMAT, **values}, indent=1) + "\n").encode())
-
-    def _write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        content = io.BytesIO()
-        np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
-        self._write(name, content.getvalue())
-
-    def _read_arrays(self, name: str) -> dict[str, np.ndarray]:
-        """Reads what `_write_arrays` has written; empty if there is none."""
-        if not (self.path / name).exists():
-            return {}
-        with reading(self.path / name):
-            return read_npz(self.path / name)
-
-    def _remove(self, *patterns: str) -> None:
-        """Deletes the matching files, except those behind a link, which may belong to another program."""
-        for file in itertools.chain.from_iterable(self.path.glob(pattern) for pattern in patterns if self.first):
-            if file.is_file() and file.resolve() == self.path.resolve() / file.relative_to(self.path):
-                file.unlink()
-
-
-class RunFolder(Folder):
+class RunFolder(OutputFolder):
     """The files of a comparison, whose runs are given by their method's name and their seed."""
 
     marker = _CONFIG
@@ -292,7 +118,7 @@ class RunFolder(Folder):
             outer = Path(os.path.realpath(self.path)).parent
             # The sweep locks itself before it checks its points, so that one of the two processes sees the other.
             if outer.name == POINTS:
-                Folder(outer.parent).check_unlocked()
+                OutputFolder(outer.parent).check_unlocked()
             self.check_owner(config)
             yield
 
@@ -318,7 +144,7 @@ class RunFolder(Folder):
             FolderError: the folder's configuration can't be read.
         """
         file = self.path / _CONFIG
-        with reading(file, ANOTHER):
+        with reading(file, CHOOSE_ANOTHER):
             try:
                 text = self._read(_CONFIG).decode()
             except (FileNotFoundError, NotADirectoryError):
@@ -349,7 +175,7 @@ class RunFolder(Folder):
         if not self.first or not self.exists():
             return None
         sheet, _ = self.read_sheet()
-        with reading(self.path / _CONFIG, ANOTHER):
+        with reading(self.path / _CONFIG, CHOOSE_ANOTHER):
             sections = (sheet, *sheet["methods"])
             forms = [section["model"].get("convolution") for section in sections if "model" in section]
         return next((form for form in forms if form in AUTO_FORMS), None)
@@ -381,9 +207,8 @@ class RunFolder(Folder):
 
     def read_execution(self) -> RecordedExecution | None:
         """Reads the environment in which the folder's runs began; None for runs without a checkpoint."""
-        found = self._read_json(_EXECUTION)
-        if found is not None:
-            with reading(self.path / _EXECUTION):
+        with reading(self.path / _EXECUTION):
+            if found := self._read_json(_EXECUTION):
                 return RecordedExecution(**found)
         if self.first and any(self.path.glob(f"{_CHECKPOINTS}/*/round-*.npz")):
             raise FolderError(f"{self.path / _EXECUTION}: missing; put back a copy of it, or {START_OVER}")
@@ -451,12 +276,11 @@ class RunFolder(Folder):
 
     def read_summary(self) -> dict[str, Any]:
         """Reads what the last session found; empty before the first one has ended. Absent metrics become None."""
-        remedy = "put back a copy of it, or delete it and run the command again"
-        summary = self._read_json(_SUMMARY, remedy) or {}
-        with reading(self.path / _SUMMARY, remedy):
-            metrics = [metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT]
-            summary |= {"runs": [dict.fromkeys(metrics) | run for run in summary["runs"]]} if summary else {}
-        return summary
+        metrics = [metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT]
+        with reading(self.path / _SUMMARY, "put back a copy of it, or delete it and run the command again"):
+            if summary := self._read_json(_SUMMARY):
+                return {**summary, "runs": [dict.fromkeys(metrics) | run for run in summary["runs"]]}
+        return {}
 
     def read_partition(self, method: str) -> Partition | None:
         """Reads a method's entry in the summary's `partitions`; None if no session has written one."""
@@ -516,7 +340,9 @@ class RunFolder(Folder):
 
     def read_analysis(self, kind: str, method: str, seed: int) -> dict[str, Any] | None:
         """Reads a run's results of one `kind`, PERSONALISED; None if there are none."""
-        return self._read_json(kind.format(run_name(method, seed)))
+        name = kind.format(run_name(method, seed))
+        with reading(self.path / name, "delete it and run the command again"):
+            return self._read_json(name)
 
     def write_analysis(self, kind: str, method: str, seed: int, figures: Mapping[str, Any]) -> None:
         """Writes a run's results of one `kind`: clients' fine-tuned models (PERSONALISED)."""
@@ -532,7 +358,8 @@ class RunFolder(Folder):
     def read_findings(self, name: str, method: str, seed: int) -> Findings | None:
         """Reads what an analysis found in a run; None if it isn't done."""
         file = _FINDINGS.format(name, run_name(method, seed))
-        numbers = self._read_json(f"{file}.json")
+        with reading(self.path / f"{file}.json", "delete it and run the command again"):
+            numbers = self._read_json(f"{file}.json")
         return None if numbers is None else Findings(numbers, self._read_arrays(f"{file}.npz"))
 
     def clear_findings(self, method: str, seed: int) -> None:
@@ -550,7 +377,7 @@ class RunFolder(Folder):
         if not self.exists():
             raise FolderError(f"{self.path / _CONFIG}: there is no such file; give the folder that a run wrote")
         config, _ = self.read_sheet()
-        with reading(self.path / _CONFIG, ANOTHER):
+        with reading(self.path / _CONFIG, CHOOSE_ANOTHER):
             labels = {str(entry["name"]): str(entry.get("label") or entry["name"]) for entry in config["methods"]}
             return labels, tuple(map(int, config["seeds"]))
 

@@ -8,8 +8,9 @@ from typing import Any
 from fedjax_bal.config import Config, parse_yaml, received_value
 from fedjax_bal.lab.copies import copied_files, copied_plugins
 from fedjax_bal.lab.csv_text import as_csv, cell_value, read_csv
-from fedjax_bal.lab.errors import FolderError, reading
-from fedjax_bal.lab.folder import ANOTHER, COPIES, POINTS, SHEET, SUMS, Folder, RunFolder
+from fedjax_bal.lab.errors import CHOOSE_ANOTHER, FolderError, reading
+from fedjax_bal.lab.folder import COPIES, POINTS, SHEET, RunFolder
+from fedjax_bal.lab.output_folder import SUMS, OutputFolder
 
 _RESULTS = "results.csv"
 _CURVES = "curves.csv"
@@ -20,7 +21,7 @@ _WORDS = ("point", "method", "status", "failure")  # text columns
 _OF_RUN = ("point", "method", "seed")
 
 
-class SweepFolder(Folder):
+class SweepFolder(OutputFolder):
     """The files of a sweep.
 
     `part` is the number of a part, from 1, and the number of parts, for a process that trains one part of a sweep. Such
@@ -96,7 +97,7 @@ class SweepFolder(Folder):
         """
         if not self.exists():
             return ""
-        with reading(self.path / SHEET, ANOTHER):
+        with reading(self.path / SHEET, CHOOSE_ANOTHER):
             written = self._read(SHEET).decode()
             if written == text:
                 return ""

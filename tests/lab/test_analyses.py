@@ -63,7 +63,7 @@ def test_it_is_done_once_after_a_kill_too_and_drawn(tmp_path, norm):
     norm["raises"] = None
     display = small_run.run(path, config)
     assert norm["rounds"] == [4, 4] and "fedavg, seed 0: running the analysis norm" in " ".join(display.notes)
-    assert found(path) == ["analyses/norm/fedavg-seed-0.json", "analyses/norm/method-0-seed-0.npz"]
+    assert found(path) == ["analyses/norm/fedavg-seed-0.json", "analyses/norm/fedavg-seed-0.npz"]
     assert json.loads((path / found(path)[0]).read_text())["factor"] == 2.0
     small_run.run(path, config)
     assert norm["rounds"] == [4, 4]

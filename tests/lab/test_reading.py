@@ -70,8 +70,8 @@ def test_a_missing_file_is_named(folder, name):
         ("metrics.jsonl", b"{}}\n{}\n", "line 1: Extra data"),
         ("clients.csv", b"method,seed,client\na,0\n", "zip"),
         ("clients.csv", b"method,seed,client\na,0,1\n", "KeyError: 'training_rows'"),
-        ("confusion.npz", b"no archive", "pickle"),
-        ("pictures/fedavg-seed-0.npz", b"PK", "pickle"),
+        ("confusion.npz", b"no archive", "is not an npz file"),
+        ("pictures/fedavg-seed-0.npz", b"PK", "is not an npz file"),
     ],
 )
 def test_a_damaged_file_is_named_with_the_damage_and_a_remedy(folder, name, content, expected):

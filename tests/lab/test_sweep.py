@@ -220,9 +220,9 @@ def test_the_page_answers(finished):
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("results.csv", "a,b\n1,2\n", "lacks the columns failure, method, point"),
+        ("results.csv", "a,b\n1,2\n", "lacks the columns failure, method, p"),
         ("results.csv", "point,method,status,failure\nx\n", "zip"),
-        ("results.csv", "point,method,status,failure\nx,y,done,\n", "lacks the columns training"),
+        ("results.csv", "point,method,status,failure\nx,y,done,\n", "lacks the columns partition.*, training"),
         ("sweep.yaml", "sweep: 3\n", "sweep.yaml: damaged"),
         ("sweep.yaml", "sweep: [", "line 1, column 9"),
     ],

@@ -83,13 +83,16 @@ def comparison(folder):
     return set_up(load_config(folder / "config.yaml"))
 
 
+METHOD_NAMES = ("rebafl", "fakes")
+
+
 def arrays(folder, method):
-    with np.load(folder / "analyses" / "privacy" / f"method-{method}-seed-3.npz", allow_pickle=False) as content:
+    with np.load(folder / "analyses" / "privacy" / f"{METHOD_NAMES[method]}-seed-3.npz", allow_pickle=False) as content:
         return dict(content)
 
 
 def numbers(folder, method):
-    return json.loads((folder / "analyses" / "privacy" / f"method-{method}-seed-3.json").read_text())
+    return json.loads((folder / "analyses" / "privacy" / f"{METHOD_NAMES[method]}-seed-3.json").read_text())
 
 
 def test_generated_images_have_their_nearest_ones(folder):
@@ -100,7 +103,7 @@ def test_generated_images_have_their_nearest_ones(folder):
     }
     # The first seed is looked at.
     assert {file.name for file in (folder / "analyses/privacy").glob("*.json")} == {
-        "method-0-seed-3.json", "method-1-seed-3.json",
+        "rebafl-seed-3.json", "fakes-seed-3.json",
     }  # fmt: skip
     apart = shown["generated"].astype(float) - shown["nearest"]
     distances = np.sqrt((apart**2).mean((2, 3, 4)))
