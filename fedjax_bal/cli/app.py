@@ -107,7 +107,7 @@ def run(
             first = place is None or processes_of_run().first
             while True:
                 folder = out or next_folder(config.name, "configuration", conflict, shown=first)
-                form = processes_of_run().from_first(lambda path=folder: choose(path), str.encode, bytes.decode)
+                form = processes_of_run().from_first(lambda path=folder: choose(path))
                 settled = with_convolution(config, form)
                 execution = RunFolder(folder).read_execution() if first and not fresh else None
                 if place is None:

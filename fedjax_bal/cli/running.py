@@ -66,7 +66,7 @@ def describe_run(config: Any, path: Path, data_dir: Path | None, devices: Any, e
         {point.label: None if fresh else folder},
         inputs,
         1,
-        f"would {'start over' if fresh else 'resume' if folder.exists() else 'begin'} in {path}",
+        f"  would {'be written to' if not folder.exists() else 'start over in' if fresh else 'resume in'} {path}",
     )
 
 
@@ -174,7 +174,7 @@ def sweep_command(
         inputs = SharedInputs(data_dir, devices, initial_devices, plan=True)
         part = plan.part(folder.part)
         points = {point.label: folder.point(point.label) for point in part.points}
-        place = f"would {'resume' if folder.exists() else 'begin'} in {folder.path}"
+        place = f"  would {'resume in' if folder.exists() else 'be written to'} {folder.path}"
         describe(part, points, inputs, together, place)
         return
 
