@@ -185,6 +185,7 @@ def sweep_command(
     with interruptible() as asked:
         if engine == "ray":
             with folder.claimed():
+                folder.check_owner(plan.text, plan.configs)
                 folder.begin(plan.text, plan.configs)
             if isinstance(devices, str):
                 raise ValueError("--devices: received all, but with --engine ray each part has its own: give a number")
