@@ -17,7 +17,7 @@ from fedjax_bal.cli.console import names_table
 
 PAGES = Path(__file__).parents[1] / "guide"
 KINDS = (
-    *("recipes", "models", "selectors", "partitions", "datasets", "metrics", "optimizers", "schedules"),
+    *("recipes", "models", "selectors", "partitions", "datasets", "metrics", "analyses", "optimizers", "schedules"),
     *("availability", "delivery", "speeds", "configs"),
 )
 
@@ -156,6 +156,10 @@ def listing(what: str) -> dict[str, str]:
                 unit = f", in {metric.unit.symbol}" if metric.unit.symbol and metric.unit.factor == 1 else ""
                 texts[name] = f"{metric.meaning}\nof {' and of '.join(words)}{unit}"
             return texts
+        case "analyses":
+            from fedjax_bal.analyses import ANALYSES
+
+            return _functions(ANALYSES)
         case "optimizers":
             import optax
 
