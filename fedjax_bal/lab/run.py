@@ -226,7 +226,8 @@ class Run:
         if asked is not None and asked.dtype == bool and asked.shape == snapshot.asked.shape:
             rows = memory_rows(asked)
             if rows is not None:
-                saved = lambda leaf, count=len(rows): jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype)
+                count = len(rows)
+                saved = lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype)
                 memory = jax.tree.map(saved, snapshot.state.memory)
                 snapshot = snapshot._replace(state=snapshot.state._replace(memory=memory))
         return SavedRun(snapshot, matrix, self.fingerprint, self.identity, hits)
