@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.analyses import Findings
 from fedjax_bal.config import AUTO, Config, resolved_sheet
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import environment, summary
@@ -28,7 +27,7 @@ from fedjax_bal.models import automatic, convolves
 
 
 class MemoryFolder:
-    """Keeps a comparison's results in memory, by the methods of a `RunFolder` that a session calls.
+    """Keeps a comparison's results in memory, by the methods of a `RunFolder` that training calls; it can't resume.
 
     Attributes:
         path: a name for messages.
@@ -37,8 +36,8 @@ class MemoryFolder:
         summary: the last summary.
     """
 
-    def __init__(self, path: Path = Path("in memory")) -> None:
-        self.path = path
+    def __init__(self) -> None:
+        self.path = Path("in memory")
         self.snapshots: dict[RunId, Any] = {}
         self.analyses: dict[tuple[str, RunId], Any] = {}
         self.summary: dict[str, Any] = {}
@@ -63,32 +62,24 @@ class MemoryFolder:
         """Returns a run's results of one kind; None if there are none."""
         return self.analyses.get((kind, RunId(method, seed)))
 
-    def read_findings(self, name: str, method: str, seed: int) -> Any:
-        """Returns what an analysis found in a run; None if it isn't done."""
-        return self.analyses.get((name, RunId(method, seed)))
-
-    def write_findings(self, name: str, method: str, seed: int, found: Findings) -> None:
-        """Keeps what an analysis found in a run."""
-        self.analyses[name, RunId(method, seed)] = found
-
-    def write_analysis(self, kind: str, method: str, seed: int, figures: Mapping[str, Any]) -> None:
+    def write_analysis(self, kind: str, method: str, seed: int, found: Any) -> None:
         """Keeps a run's results of one kind."""
-        self.analyses[kind, RunId(method, seed)] = figures
+        self.analyses[kind, RunId(method, seed)] = found
 
     def write_pictures(self, method: str, seed: int, pictures: Mapping[str, np.ndarray]) -> None:
         """Keeps a run's pictures."""
-        self.analyses[PICTURES, RunId(method, seed)] = pictures
+        self.write_analysis(PICTURES, method, seed, pictures)
 
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """Returns no lines: those of this session are with its runs."""
-        return []
+    read_findings = read_analysis
+    write_findings = write_analysis
 
-    def _do_nothing(self, *_: Any, **__: Any) -> None:
-        """Writes a file that nothing in memory needs."""
+    def _do_nothing(self, *_: Any) -> None:
+        """Writes a file of what the runs hold themselves."""
 
-    begin = clear = clear_findings = append_metrics = write_metrics = write_confusion = write_clients = (
-        write_execution
-    ) = _do_nothing
+    append_metrics = _do_nothing
+    write_metrics = _do_nothing
+    write_confusion = _do_nothing
+    write_clients = _do_nothing
     finish = _do_nothing
 
 
@@ -97,7 +88,7 @@ class Comparison:
 
     Args:
         runs: the runs, before any training.
-        folder: the folder, already claimed; or a `MemoryFolder`.
+        folder: the folder, already claimed; or a `MemoryFolder`, without which there is nothing to resume.
         note: called with messages for the user.
         describe: returns the part of the summary that doesn't depend on the results.
     """
@@ -110,7 +101,7 @@ class Comparison:
         describe: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self.runs = runs
-        self.folder = folder
+        self.folder: Any = folder
         self.note = note
         self.before = folder.read_summary()  # the summary of earlier sessions
         self._describe = describe
@@ -267,7 +258,7 @@ def compare(
 
 def open_comparison(
     config: Config,
-    folder: RunFolder | MemoryFolder,
+    folder: RunFolder,
     note: Callable[[str], None],
     inputs: SharedInputs,
     *,
@@ -303,7 +294,7 @@ def _describe(config: Config, setup: Setup, inputs: SharedInputs) -> dict[str, A
 
 def run_comparison(
     config: Config,
-    folder: RunFolder | MemoryFolder,
+    folder: RunFolder,
     display: Progress,
     should_stop: Callable[[], bool],
     *,

@@ -241,17 +241,17 @@ def runs_of(config: Config, setup: Setup, folder: Any, note: Callable[[str], Non
         for index, method in enumerate(config.methods):
             runs.append(
                 Run(
-                    RunId(method.name, seed),
-                    of_seed.simulations[index],
-                    run_identity(config, index, seed),
-                    of_seed.fingerprints[index],
-                    folder,
-                    note,
-                    method.training.early_stopping.rule,
-                    method.execution.checkpoint_every,
-                    method.evaluation.target_accuracy,
-                    of_seed.methods[index],
-                    seed == config.seeds[0],
+                    id=RunId(method.name, seed),
+                    simulation=of_seed.simulations[index],
+                    identity=run_identity(config, index, seed),
+                    fingerprint=of_seed.fingerprints[index],
+                    folder=folder,
+                    note=note,
+                    stopping=method.training.early_stopping.rule,
+                    checkpoint_every=method.execution.checkpoint_every,
+                    target=method.evaluation.target_accuracy,
+                    settings=of_seed.methods[index],
+                    of_first_seed=seed == config.seeds[0],
                 )
             )
     return runs

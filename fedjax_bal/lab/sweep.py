@@ -358,6 +358,8 @@ def _train_batches(
                     continue
                 remedy = "not enough memory; train fewer runs at a time with --together, or fewer clients"
                 for run in batch.runs:
+                    if run.ended or run.failure is not None:
+                        continue
                     name = table.name(run)
                     table.failed[name] = remedy if lacks_memory else str(error)
                     note(f"{name.point}, {name.method}: left out: {table.failed[name]}")
