@@ -11,7 +11,7 @@ import small_run
 from rich.console import Console
 
 from fedjax_bal.lab import Progress, SharedInputs, SweepFolder, dry_run, run_sweep
-from fedjax_bal.lab.compare import chosen_form
+from fedjax_bal.lab.sweep import with_chosen_forms
 from fedjax_bal.lab.sweep_plan import Sweep, load_sweep
 
 BASE = small_run.TEXT.replace("rounds: 7", "rounds: 4").replace("seeds: [0, 1]", "seeds: [0]")
@@ -24,7 +24,7 @@ def sweep(tmp_path: Path, text: str, *overrides: str) -> Sweep:
     file = tmp_path / "sweep.yaml"
     file.write_text(f"name: mine\nbase: small.yaml\n{text}\n")
     plan = load_sweep(file, overrides)
-    return plan.with_convolution(chosen_form(plan.configs.values()))
+    return with_chosen_forms(plan, SweepFolder(tmp_path / "none"))
 
 
 def carry(wanted: Sweep, path: Path, *, should_stop=lambda: False, most=None, part=None, only_table=False):

@@ -174,7 +174,7 @@ def sweep(
 ) -> None:
     """Run a grid of configurations. Run it again, or with more values, rounds or seeds, to resume or extend it."""
     with messages():
-        from fedjax_bal.lab import SweepFolder, chosen_form, load_sweep
+        from fedjax_bal.lab import SweepFolder, load_sweep, with_chosen_forms
 
         if distributed:
             raise ValueError(SWEEP_ALONE)
@@ -182,17 +182,15 @@ def sweep(
         args.check_engine(engine, address)
         show = Showing(plain, quiet, verbose)
         plan = load_sweep(file, overrides)
-        choose = lambda path: chosen_form(plan.configs.values(), SweepFolder(path).points())
-        conflict = lambda path: SweepFolder(path).conflict(plan.text, plan.with_convolution(choose(path)).configs)
+        chosen = lambda folder: with_chosen_forms(plan, folder).configs
+        conflict = lambda path: SweepFolder(path).conflict(plan.text, chosen(SweepFolder(path)))
         folder = out or next_folder(plan.name, "sweep", conflict)
-        form = choose(folder)
         wanted = args.parse_devices(devices)
         initial = SweepFolder(folder).read_devices()
         args.split_cpu_for([point.config for point in plan.points], wanted or initial)
         files = SweepFolder(folder, args.parse_part(part))
-        options: Any = {"engine": engine, "address": address, "form": form, "initial_devices": initial}
-        settled = plan.with_convolution(form)
-        sweep_command(settled, files, data_dir, wanted, together, dry_run=dry_run, show=show, **options)
+        options: Any = {"engine": engine, "address": address, "initial_devices": initial}
+        sweep_command(plan, files, data_dir, wanted, together, dry_run=dry_run, show=show, **options)
 
 
 @app.command(cls=args.CommandWithChanges)

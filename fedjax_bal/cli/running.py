@@ -152,7 +152,6 @@ def sweep_command(
     devices: str | int | None,
     together: int | None,
     *,
-    form: str,
     initial_devices: int | None,
     dry_run: bool,
     show: Showing,
@@ -161,18 +160,18 @@ def sweep_command(
 ) -> None:
     """Starts or resumes a sweep, or one part of it, in a `SweepFolder`, and shows its results.
 
-    `engine` is "local" for this process or "ray" for a cluster with the given `address`, whose workers take `form` for
-    convolutions. `together` is the maximum number of runs per batch; None for as many as fit into memory.
+    `engine` is "local" for this process or "ray" for a cluster with the given `address`. `together` is the maximum
+    number of runs per batch; None for as many as fit into memory.
 
     Raises:
         typer.Exit: the user stopped the command, or some runs have no result.
     """
-    from fedjax_bal.lab import Progress, SharedInputs, Stopped, run_sweep, train_on_ray
+    from fedjax_bal.lab import Progress, SharedInputs, run_sweep, with_chosen_forms
 
     if dry_run:
-        folder.check_owner(plan.text, plan.configs)
+        part = with_chosen_forms(plan, folder).part(folder.part)
+        folder.check_owner(plan.text, part.configs)
         inputs = SharedInputs(data_dir, devices, initial_devices, plan=True)
-        part = plan.part(folder.part)
         points = {point.label: folder.point(point.label) for point in part.points}
         place = f"  would {'resume in' if folder.exists() else 'be written to'} {folder.path}"
         describe(part, points, inputs, together, place)
@@ -180,29 +179,26 @@ def sweep_command(
 
     compiled = count_compiled_programs()
     console = show.progress()
-    place = data_dir and str(data_dir.absolute())
     failures = []
+    stopped = False
     with interruptible() as asked:
         if engine == "ray":
+            failures, stopped = _train_on_ray(plan, folder, data_dir, devices, together, address, asked)
+        if not stopped:
             with folder.claimed():
-                folder.check_owner(plan.text, plan.configs)
-                folder.begin(plan.text, plan.configs)
-            if isinstance(devices, str):
-                raise ValueError("--devices: received all, but with --engine ray each part has its own: give a number")
-            devices = devices or initial_devices or most_devices([point.config for point in plan.points])
-            options: Any = {"form": form, "address": address, "devices": devices, "data_dir": place, "most": together}
-            try:
-                failures = train_on_ray(plan, folder, note=console.say, should_stop=asked, **options)
-            except Stopped:
-                _say_stopped(folder.path)
-                raise typer.Exit(INTERRUPTED) from None
-        with folder.claimed():
-            keep_compiled_programs(console.say)
-            options = {"data_dir": place, "devices": devices, "initial_devices": initial_devices, "most": together}
-            display = Progress(console, plain=show.plain)
-            rows, stopped = run_sweep(
-                plan, folder, display, should_stop=asked, verbose=show.verbose, only_table=engine == "ray", **options
-            )
+                keep_compiled_programs(console.say)
+                rows, stopped = run_sweep(
+                    with_chosen_forms(plan, folder),
+                    folder,
+                    Progress(console, plain=show.plain),
+                    data_dir=data_dir and str(data_dir.absolute()),
+                    devices=devices,
+                    should_stop=asked,
+                    most=together,
+                    initial_devices=initial_devices,
+                    verbose=show.verbose,
+                    only_table=engine == "ray",
+                )
         if show.verbose:
             console.say(compiled())
     if stopped:
@@ -211,6 +207,41 @@ def sweep_command(
     _conclude_sweep(folder, rows, Output())
     if failures:
         fail("some parts have failed; the same command resumes them:\n  " + "\n  ".join(failures), 1)
+
+
+def _train_on_ray(
+    plan: Any,
+    folder: Any,
+    data_dir: Path | None,
+    devices: str | int | None,
+    together: int | None,
+    address: str | None,
+    should_stop: Callable[[], bool],
+) -> tuple[list[str], bool]:
+    """Trains the parts of a sweep on a cluster; returns why some have failed, and whether the user has stopped it."""
+    from fedjax_bal.cli.ray import train_on_ray
+    from fedjax_bal.lab import with_chosen_forms
+    from fedjax_bal.plugins import loaded_plugins
+
+    if isinstance(devices, str):
+        raise ValueError("--devices: received all, but with --engine ray each part has its own: give a number")
+    with folder.claimed():
+        folder.check_owner(plan.text, with_chosen_forms(plan, folder).configs)
+        folder.begin(plan.text, plan.configs)
+    options = [text for plugin in loaded_plugins() for text in ("--plugin", plugin)]
+    options += ["--data-dir", str(data_dir.absolute())] if data_dir else []
+    options += ["--together", str(together)] if together else []
+    devices = devices or folder.read_devices() or most_devices([point.config for point in plan.points])
+    sheet = folder.path.absolute() / folder.marker
+    return train_on_ray(
+        options,
+        sheet,
+        len(plan.points),
+        address=address,
+        devices=devices,
+        note=Output().say,
+        should_stop=should_stop,
+    )
 
 
 def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Output) -> None:

@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from fedjax_bal.lab.loaded_run import LoadedRun, LoadedSweep, load_run
     from fedjax_bal.lab.loop import Stopped
     from fedjax_bal.lab.outline import dry_run
-    from fedjax_bal.lab.ray import train_on_ray
     from fedjax_bal.lab.setup import SharedInputs, set_up
     from fedjax_bal.lab.splits import split_rows
     from fedjax_bal.lab.summary import Cost
-    from fedjax_bal.lab.sweep import run_sweep
+    from fedjax_bal.lab.sweep import run_sweep, with_chosen_forms
     from fedjax_bal.lab.trackers import TRACKERS, Trackers, open_trackers
 
 # Imported on first use, because they need jax, which reports do without.
@@ -36,11 +35,10 @@ _LATE = {
     "outline": ("dry_run",),
     "compare": ("MemoryFolder", "chosen_form", "run_comparison"),
     "loop": ("Stopped",),
-    "ray": ("train_on_ray",),
     "setup": ("SharedInputs", "set_up"),
     "splits": ("split_rows",),
     "summary": ("Cost",),
-    "sweep": ("run_sweep",),
+    "sweep": ("run_sweep", "with_chosen_forms"),
     "trackers": ("TRACKERS", "Trackers", "open_trackers"),
 }
 

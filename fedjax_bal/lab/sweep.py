@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedjax_bal.config import check_methods, resolved_sheet
+from fedjax_bal.config import check_methods, resolved_sheet, with_convolution
 from fedjax_bal.lab.callbacks import describe_program
-from fedjax_bal.lab.compare import Comparison, open_comparison
+from fedjax_bal.lab.compare import Comparison, chosen_form, open_comparison
 from fedjax_bal.lab.display import Progress, Unit
 from fedjax_bal.lab.errors import FolderError
 from fedjax_bal.lab.loop import (
@@ -43,6 +43,15 @@ COSTS = ("program", "runs_together", "compile_s", "client_updates_per_s", "sampl
 # writing has taken more than this share of the time so far. A small table, written in milliseconds, still shows every
 # row at once; a table of thousands of runs lags by seconds.
 _SHARE = 1 / 20
+
+
+def with_chosen_forms(sweep: Sweep, folder: SweepFolder) -> Sweep:
+    """Replaces `convolution: auto` in every point, see `chosen_form`."""
+    points = []
+    for point in sweep.points:
+        form = chosen_form([point.config], [folder.point(point.label)])
+        points.append(point._replace(config=with_convolution(point.config, form)))
+    return sweep._replace(points=tuple(points))
 
 
 class SweepRun(NamedTuple):

@@ -1,4 +1,4 @@
-"""Sweeps on a Ray cluster: each task trains one part of the sweep, and writes into the sweep's folder itself.
+"""Sweeps on a Ray cluster: each task is the command `sweep` with `--part`, and writes into the sweep's folder itself.
 
 All machines must see the folder. Ray starts a task again whose worker or machine is lost, and the part resumes from
 the folder's checkpoints, like any other session.
@@ -11,73 +11,43 @@ import os
 import platform
 import socket
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import jax
-from rich.console import Console
-
-from fedjax_bal.caches import keep_compiled_programs
-from fedjax_bal.jax_setup import settle_process, split_cpu
-from fedjax_bal.lab.display import Progress
-from fedjax_bal.lab.environment import numeric_settings, versions
-from fedjax_bal.lab.folder import SHEET
-from fedjax_bal.lab.loop import Stopped
-from fedjax_bal.lab.sweep import run_sweep
-from fedjax_bal.lab.sweep_folder import SweepFolder
-from fedjax_bal.lab.sweep_plan import Sweep, load_sweep
-from fedjax_bal.plugins import load_plugins, loaded_plugins
+from typing import Any
 
 _CONNECT_S = 5.0
 _PATIENCE_S = 0.5  # between checks for the user's wish to stop
-_STOP_S = 60.0  # for workers to finish a dispatch after the user stops
+_STOP_S = 60.0  # for workers to save their runs after the user stops
 _MAX_RETRIES = 3  # of a part whose worker is lost
-
-
-class PartTask(NamedTuple):
-    """What a worker needs to train a part of a sweep."""
-
-    path: str  # of the folder
-    text: str  # of its sweep.yaml
-    part: tuple[int, int]
-    form: str  # of convolutions, in place of "auto"
-    devices: int
-    on_gpus: bool
-    data_dir: str | None
-    most: int | None
-    plugins: Sequence[str]
-    environment: dict[str, str]  # see `_environment`
+_TRAINED = (0, 1)  # exit codes of a part whose runs have ended; 1 if some have no result, as the table says
 
 
 def train_on_ray(
-    sweep: Sweep,
-    folder: SweepFolder,
+    options: Sequence[str],
+    sheet: Path,
+    points: int,
     *,
-    form: str,
     address: str | None,
     devices: int,
-    data_dir: str | None,
-    most: int | None,
     note: Callable[[str], None],
     should_stop: Callable[[], bool],
-) -> list[str]:
-    """Trains a sweep in as many parts as the cluster has room for; returns why parts have failed.
+) -> tuple[list[str], bool]:
+    """Trains a sweep in as many parts as the cluster has room for.
 
     Args:
-        sweep: the sweep.
-        folder: its folder, on a file system that all machines share; not claimed, because the parts claim it.
-        form: the form of convolutions in place of "auto".
+        options: further options of the parts' command.
+        sheet: the sweep's file in its folder, which all machines see.
+        points: number of its points.
         address: HOST:PORT of the cluster's head, or "auto" for the cluster of this machine; None means RAY_ADDRESS if
             it is set, otherwise a local cluster that ends with the sweep.
         devices: number of devices for each part.
-        data_dir: the data sets' folder on every machine.
-        most: maximum number of runs per batch.
         note: called with messages for the user.
         should_stop: called now and then; True ends the session.
 
+    Returns:
+        Why parts have failed, and whether the user has stopped the others.
+
     Raises:
-        Stopped: `should_stop` returned True. Rounds since the last checkpoints are lost.
         ValueError: there is no Ray, no cluster, or no machine with as many devices.
     """
     with _connected(address) as ray:
@@ -86,80 +56,74 @@ def train_on_ray(
         kind = "GPU" if on_gpus else "CPU"
         places = sum(int(machine.get(kind, 0)) // devices for machine in machines)
         if not places:
-            largest = max((int(machine.get(kind, 0)) for machine in machines), default=0)
             raise ValueError(
-                f"--engine ray: a part asks for {devices} {kind}(s) of one machine, but the largest of the cluster's "
-                f"{len(machines)} has {largest}: ask for fewer with --devices"
+                f"--engine ray: a part asks for {devices} {kind}(s) of one machine, which none of the cluster's "
+                f"{len(machines)} has: ask for fewer with --devices"
             )
-        parts = min(places, len(sweep.points))
+        parts = min(places, points)
         note(f"Ray: {len(machines)} machine(s); {parts} part(s) at a time with {devices} {kind}(s) each")
         resources = {"num_cpus": 1, "num_gpus": devices} if on_gpus else {"num_cpus": devices}
         # A new process for each part, because jax keeps its devices and settings until its process ends.
         train_part = ray.remote(max_retries=_MAX_RETRIES, max_calls=1, **resources)(_train_part)
-        path = str(folder.path.absolute())
-        common = (form, devices, on_gpus, data_dir, most, loaded_plugins(), _environment())
-        waiting = {
-            train_part.remote(PartTask(path, sweep.text, (number, parts), *common)): number
-            for number in range(1, parts + 1)
-        }
+        command = ("sweep", str(sheet), "--out", str(sheet.parent), "--devices", str(devices), "--plain", *options)
+        waiting = {}
+        for number in range(1, parts + 1):
+            part = (*command, "--part", f"{number}/{parts}")
+            waiting[train_part.remote(part, sheet.read_text(), on_gpus, _environment())] = f"part {number} of {parts}"
         failures = []
         while waiting:
             done, _ = ray.wait(list(waiting), timeout=_PATIENCE_S)
             for task in done:
-                number = waiting.pop(task)
+                name = waiting.pop(task)
                 try:
-                    ray.get(task)
-                    note(f"part {number} of {parts} is done")
+                    code = ray.get(task)
+                    if code not in _TRAINED:
+                        failures.append(f"{name}: ended with code {code}, see above")
                 except ray.exceptions.RayError as error:
                     cause = getattr(error, "cause", None) or error
-                    failures.append(f"part {number} of {parts}: {' '.join(str(cause).split())[:300]}")
-                    note(failures[-1])
+                    failures.append(f"{name}: {' '.join(str(cause).split())[:300]}")
             if waiting and should_stop():
                 for task in waiting:
-                    ray.cancel(task)
+                    ray.cancel(task)  # as Ctrl-C there
                 ray.wait(list(waiting), num_returns=len(waiting), timeout=_STOP_S)
-                raise Stopped
-        return failures
+                return failures, True
+        return failures, False
 
 
-def _train_part(task: PartTask) -> None:
-    """Trains a part of a sweep in a worker.
+def _train_part(command: Sequence[str], sheet: str, on_gpus: bool, environment: Mapping[str, str]) -> int:
+    """Trains a part of a sweep in a worker; returns the command's exit code.
 
     Raises:
-        ValueError: this machine doesn't see the folder, or has other versions or settings.
+        ValueError: this machine doesn't see the sweep's folder, or has other versions or settings.
     """
-    sheet = Path(task.path, SHEET)
-    if not sheet.is_file() or sheet.read_text() != task.text:
+    import jax
+
+    from fedjax_bal.cli.app import app
+
+    here = socket.gethostname()
+    file = Path(command[1])
+    if not file.is_file() or file.read_text() != sheet:
         raise ValueError(
-            f"{socket.gethostname()} doesn't see {task.path}, where the sweep writes its results: choose a folder with "
-            "--out on a file system that all machines of the cluster share"
+            f"{here} doesn't see {file.parent}, where the sweep writes its results: choose a folder with --out on a "
+            "file system that all machines of the cluster share"
         )
-    settle_process()
-    if not task.on_gpus:
-        jax.config.update("jax_platforms", "cpu")
-        split_cpu(task.devices)
-    here = _environment()
-    differing = [
-        f"{name} {here.get(name)} in place of {value}"
-        for name, value in task.environment.items()
-        if here.get(name) != value
-    ]
+    ours = _environment()
+    differing = [f"{name} {ours.get(name)} in place of {value}" for name, value in environment.items()
+                 if ours.get(name) != value]  # fmt: skip
     if differing:
         raise ValueError(
-            f"{socket.gethostname()}: {', '.join(differing)}; install the same versions on all machines, and set the "
-            "same JAX_* variables where workers start"
+            f"{here}: {', '.join(differing)}; install the same versions on all machines, and set the same JAX_* "
+            "variables where workers start"
         )
-    keep_compiled_programs()
-    load_plugins(task.plugins)
-    folder = SweepFolder(Path(task.path), task.part)
-    with folder.claimed():
-        sweep = load_sweep(sheet).with_convolution(task.form)
-        options: Any = {"data_dir": task.data_dir, "devices": task.devices, "most": task.most}
-        run_sweep(sweep, folder, Progress(Console(), plain=True), **options)
+    if not on_gpus:
+        jax.config.update("jax_platforms", "cpu")
+    return app(list(command), standalone_mode=False) or 0
 
 
 def _environment() -> dict[str, str]:
     """Returns the versions and jax settings that must be equal on all machines, for equal results."""
+    from fedjax_bal.lab import numeric_settings, versions
+
     return {"Python": platform.python_version(), **versions(), **numeric_settings()}
 
 
