@@ -16,7 +16,7 @@ import numpy as np
 
 from fedjax_bal import data, models, optimizer
 from fedjax_bal.data import extra_bytes
-from fedjax_bal.engine.host.front_door import build
+from fedjax_bal.engine.host.front_door import build_simulation
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.parts import Augmentation
 from fedjax_bal.recipes import fedavg
@@ -54,7 +54,7 @@ class Runner:
         self.federation = federation_of(dataset, store)
         self.augment_s = time.perf_counter() - began
         model = models.build("astraea_cnn", 10, (28, 28, 1))
-        self.simulation = build(
+        self.simulation = build_simulation(
             fedavg(),
             model,
             self.federation,

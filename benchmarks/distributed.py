@@ -30,7 +30,7 @@ from fedjax_bal import models, recipes
 from fedjax_bal.bench.workloads import WORKLOADS, material
 from fedjax_bal.cli.distributed import ProcessPlace, joined_processes
 from fedjax_bal.data import federate
-from fedjax_bal.engine.host.front_door import build
+from fedjax_bal.engine.host.front_door import build_simulation
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.lab.environment import device_name, versions
@@ -133,7 +133,7 @@ def many_clients(name: str, devices: int, rounds: int) -> Simulation:
     rows = [np.setdiff1d(own, spare) for own in made.rows_per_client]
     federation = federate(made.images, made.labels, rows, 10, {"balanced": spare})
     model = models.build("mlp", 10, made.images.shape[1:])
-    return build(
+    return build_simulation(
         recipes.RECIPES[name](),
         model,
         federation,
@@ -155,7 +155,7 @@ def tiny_clients(name: str, devices: int, rounds: int) -> Simulation:
     if name in WITH_LARGER_IMAGES:
         model = models.build("tiny_bn", toy.CLASSES, (8, 8, 1))
         federation, test = enlarged(federation), (np.repeat(np.repeat(test[0], 8, 1), 2, 2), test[1])
-    return build(
+    return build_simulation(
         recipe,
         model,
         federation,

@@ -327,10 +327,10 @@ def simulation_on(
     """Builds a simulation that never evaluates."""
     from fedjax_bal import models, recipes
     from fedjax_bal.bench.workloads import HORIZON
-    from fedjax_bal.engine.host.front_door import build
+    from fedjax_bal.engine.host.front_door import build_simulation
     from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 
-    return build(
+    return build_simulation(
         getattr(recipes, method)(),
         models.build("mlp", CLASSES, (SIDE, SIDE, 1), hidden=HIDDEN),
         federation,

@@ -303,7 +303,7 @@ class Context(NamedTuple):
         model: the model.
         federation: the federation, on the device.
         learning_rate: the local learning rate of this round, or, within a local step, of that step, `Float[]`.
-            For an optax transformation, this and the momentum are unknown: reading them raises `ValueError`.
+            None, as the momentum, for an optax transformation, from which it can't be read.
         momentum: the local optimizer's momentum, 0 if it has none.
         batch_size: B, a Python int.
         steps: the number of local steps that the client takes, `Int32[]`.

@@ -262,21 +262,6 @@ def fedavg(function, **options):
     return function(recipes.fedavg(), toys.network(), toys.federation(), **options)
 
 
-@pytest.mark.parametrize("kind", AxisType)
-def test_a_round_on_one_device_is_refused_within_a_mesh_of_several(kind):
-    round_fn = fedavg(make_round)
-    if kind == AxisType.Manual:  # only within a shard_map, which the user has written
-        return
-    with jax.set_mesh(mesh(kind)):
-        for name, call in {
-            "make_round": lambda: fedavg(make_round),
-            "init": lambda: round_fn.init(jax.random.key(0)),
-            "step": lambda: jax.jit(lambda: round_fn.step({}, None, None, None))(),
-        }.items():
-            with pytest.raises(ValueError, match=rf"{name}: called inside jax.set_mesh .*'clients': 2.*outside"):
-                call()
-
-
 @pytest.mark.parametrize("function", [simulate, make_round])
 def test_a_call_within_a_users_jit_is_refused(function):
     options = {"test": toys.test_set(), "rounds": 1, "seed": 0} if function is simulate else {}

@@ -2,9 +2,9 @@
 
 The functions don't depend on clients, rounds or models: use them in any JAX training loop.
 
-Shapes are checked whenever a function is called or traced. Values are checked where they are known, which they aren't
-under `jit`. A NaN in counts, shares or a prior makes the result NaN, and so does a negative number under `jit`, where
-it can't be refused; numbers of copies, which are integers, can show neither.
+Ranks and shapes whose mismatch would broadcast to a wrong result are checked while a function is traced. Values aren't
+checked, as no call waits for them; docstrings state the domains. A NaN or a negative number in counts, shares or a
+prior makes the result NaN; numbers of copies, which are integers, can show neither.
 """
 
 from fedjax_bal.balance.affine import affine_matrix, random_affine, random_matrices, warp

@@ -1,16 +1,15 @@
 """Random affine maps of images: shift, rotation, shear and zoom."""
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Num, UInt32
 
-from fedjax_bal.balance.typed import AnyArray, jitted
 
-
-@jitted()
+@jax.jit
 def random_affine(
     keys: Key[Array, " B"] | UInt32[Array, "B _"],
-    images: Num[AnyArray, "B H W K"],
+    images: Num[Array, "B H W K"],
     shift: Num[Array, ""] | float,
     rotate: Num[Array, ""] | float,
     shear: Num[Array, ""] | float,
@@ -46,7 +45,7 @@ def random_affine(
     return warp(images, random_matrices(keys, images.shape[1], images.shape[2], shift, rotate, shear, zoom))
 
 
-@jitted("height", "width")
+@jax.jit(static_argnames=("height", "width"))
 def random_matrices(
     keys: Key[Array, " B"] | UInt32[Array, "B _"],
     height: int,
@@ -78,17 +77,18 @@ def random_matrices(
         >>> matrices.shape, bool((jnp.abs(matrices[:, :, 2]) <= 2.8).all())
         ((2, 2, 3), True)
     """
+    chex.assert_rank([shift, rotate, shear, zoom], 0)
     drawn = jax.vmap(lambda key: jax.random.uniform(key, (5,), float, -1.0, 1.0))(keys)
     moved = shift * drawn[:, :2] * jnp.array([height, width], float)
     return affine_matrix(moved, rotate * drawn[:, 2], shear * drawn[:, 3], 1.0 + zoom * drawn[:, 4])
 
 
-@jitted()
+@jax.jit
 def affine_matrix(
-    shift: Num[AnyArray, "*batch 2"],
-    rotate: Num[AnyArray, "*batch"] | float,
-    shear: Num[AnyArray, "*batch"] | float,
-    zoom: Num[AnyArray, "*batch"] | float,
+    shift: Num[Array, "*batch 2"],
+    rotate: Num[Array, "*#batch"] | float,
+    shear: Num[Array, "*#batch"] | float,
+    zoom: Num[Array, "*#batch"] | float,
 ) -> Float[Array, "*batch 2 3"]:
     r"""Computes affine maps from the pixels of a zoomed, sheared, rotated and shifted image back to the original's.
 
@@ -120,8 +120,8 @@ def affine_matrix(
     return jnp.concatenate([back, -(back * shift[..., None, :]).sum(-1, keepdims=True)], -1)
 
 
-@jitted()
-def warp(images: Num[AnyArray, "B H W K"], matrices: Float[AnyArray, "B 2 3"]) -> Num[Array, "B H W K"]:
+@jax.jit
+def warp(images: Num[Array, "B H W K"], matrices: Float[Array, "B 2 3"]) -> Num[Array, "B H W K"]:
     """Applies an affine map to each image, with bilinear interpolation.
 
     The output's pixel at the offset $q$ from the centre, $((H - 1) / 2, (W - 1) / 2)$, is the input at $M (q, 1)$,
@@ -145,7 +145,7 @@ def warp(images: Num[AnyArray, "B H W K"], matrices: Float[AnyArray, "B 2 3"]) -
     return jax.vmap(_warp_image)(images, matrices)
 
 
-def _warp_image(image: Num[AnyArray, "H W K"], matrix: Float[AnyArray, "2 3"]) -> Num[Array, "H W K"]:
+def _warp_image(image: Num[Array, "H W K"], matrix: Float[Array, "2 3"]) -> Num[Array, "H W K"]:
     height, width, channels = image.shape
     down = jnp.arange(height)[:, None] - (height - 1) / 2
     right = jnp.arange(width)[None, :] - (width - 1) / 2

@@ -1,19 +1,20 @@
 """Numbers of synthetic copies that compensate for rare classes."""
 
-from typing import Literal
+from typing import Literal, get_args
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
-from fedjax_bal.balance.typed import AnyArray, Counts, Number, jitted
+from fedjax_bal.balance.arrays import Counts, Number, check_choice
 
 Mode = Literal["floor", "round", "stochastic", "target"]
 # The largest number of copies: the largest 32-bit float that fits into a 32-bit integer.
 _LARGEST = 2**31 - 128
 
 
-@jitted("mode")
+@jax.jit(static_argnames="mode")
 def augmentation_counts(
     class_counts: Counts,
     alpha: Number,
@@ -66,10 +67,10 @@ def augmentation_counts(
     return _round_ratios(_ratio(class_counts, alpha), mode, key, max_copies)
 
 
-@jitted("mode")
+@jax.jit(static_argnames="mode")
 def augmentation_copies(
-    labels: Int[AnyArray, " D"],
-    class_counts: Num[AnyArray, " C"],
+    labels: Int[Array, " D"],
+    class_counts: Num[Array, " C"],
     alpha: Number,
     mode: Mode = "floor",
     key: PRNGKeyArray | None = None,
@@ -105,10 +106,11 @@ def augmentation_copies(
     References:
         Astraea, Algorithm 2.
     """
+    chex.assert_rank([labels, class_counts], 1)
     return _round_ratios(_ratio(class_counts, alpha)[labels], mode, key, max_copies)
 
 
-def _ratio(class_counts: Num[AnyArray, "*batch C"], alpha: Num[Array, ""] | float) -> Float[Array, "*batch C"]:
+def _ratio(class_counts: Num[Array, "*batch C"], alpha: Num[Array, ""] | float) -> Float[Array, "*batch C"]:
     """Returns (mean / count)^alpha for classes below the mean, 0 for all others."""
     counts = jnp.asarray(class_counts, float)
     present = counts > 0
@@ -125,9 +127,10 @@ def _snap_to_integers(ratio: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def _round_ratios(
-    ratio: Float[Array, "*shape"], mode: Mode, key: PRNGKeyArray | None, max_copies: Int[Array, ""] | int | None
+    ratio: Float[Array, "*shape"], mode: str, key: PRNGKeyArray | None, max_copies: Int[Array, ""] | int | None
 ) -> Int[Array, "*shape"]:
     """Converts ratios to integer numbers of copies."""
+    check_choice("mode", mode, get_args(Mode))
     if mode in ("stochastic", "target"):
         if key is None:
             raise ValueError(f"key: received None, must be a JAX random key for mode {mode!r}, as in jax.random.key(0)")

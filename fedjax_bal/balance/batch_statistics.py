@@ -3,21 +3,22 @@
 from collections.abc import Sequence
 from typing import Literal
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_bal.balance.typed import AnyArray, jitted
+from fedjax_bal.balance.arrays import check_choice
 
 _EPSILON = 1e-6
 
 
-@jitted("mode")
+@jax.jit(static_argnames="mode")
 def batch_norm_statistics_loss(
-    means: Sequence[Float[AnyArray, " _"]],
-    variances: Sequence[Float[AnyArray, " _"]],
-    running_means: Sequence[Float[AnyArray, " _"]],
-    running_variances: Sequence[Float[AnyArray, " _"]],
+    means: Sequence[Float[Array, " _"]],
+    variances: Sequence[Float[Array, " _"]],
+    running_means: Sequence[Float[Array, " _"]],
+    running_variances: Sequence[Float[Array, " _"]],
     mode: Literal["mean", "sum"] = "mean",
 ) -> Float[Array, ""]:
     r"""Computes the divergence of batch normalisation's running statistics from the observed ones, as normal laws.
@@ -45,7 +46,8 @@ def batch_norm_statistics_loss(
         $\epsilon / 4v$ per channel.
 
     Raises:
-        ValueError: the mode is unknown, or the sequences don't match.
+        ValueError: the mode is unknown.
+        AssertionError: the sequences differ in length or shapes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -60,30 +62,20 @@ def batch_norm_statistics_loss(
         in the paper, 3 in the code for CIFAR-10) belong. The code has no $\epsilon$ in the logarithm, which is infinite
         for a constant channel.
     """
-    names = ("variances", "running_means", "running_variances")
-    for name, values in zip(names, (variances, running_means, running_variances), strict=True):
-        _check(name, [layer.shape for layer in values], [layer.shape for layer in means])
+    check_choice("mode", mode, ("mean", "sum"))
+    chex.assert_trees_all_equal_shapes(*map(list, (means, variances, running_means, running_variances)))
     layers = zip(means, variances, running_means, running_variances, strict=True)
     total = sum((_divergence(*layer).sum() for layer in layers), jnp.zeros(()))
     return total / max(len(means), 1) if mode == "mean" else total
 
 
 def _divergence(
-    mean: Float[AnyArray, " K"],
-    variance: Float[AnyArray, " K"],
-    stored_mean: Float[AnyArray, " K"],
-    stored: Float[AnyArray, " K"],
+    mean: Float[Array, " K"],
+    variance: Float[Array, " K"],
+    stored_mean: Float[Array, " K"],
+    stored: Float[Array, " K"],
 ) -> Float[Array, " K"]:
     """Computes the divergence of each channel of a layer, in nats."""
     stored_mean, stored = jax.lax.stop_gradient((stored_mean, stored))
     spread = 0.5 * jnp.log((stored + _EPSILON) / (variance + _EPSILON))
     return spread + (variance + (mean - stored_mean) ** 2) / (2.0 * stored + _EPSILON) - 0.5
-
-
-def _check(name: str, shapes: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]]) -> None:
-    """Raises `ValueError` unless every channel of every layer has a value."""
-    if list(shapes) != list(wanted):
-        raise ValueError(
-            f"{name}: received layers of channels {[shape[0] for shape in shapes]}, must be those of means, "
-            f"{[shape[0] for shape in wanted]}"
-        )

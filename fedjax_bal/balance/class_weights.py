@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from fedjax_bal.balance.typed import Counts, Number, as_counts, jitted
+from fedjax_bal.balance.arrays import Counts, Number, as_counts
 
 
-@jitted()
+@jax.jit
 def inverse_class_probs(class_counts: Counts) -> Float[Array, "*batch C"]:
     r"""Computes sampling probabilities that decrease linearly with a client's class shares.
 
@@ -44,7 +44,7 @@ def inverse_class_probs(class_counts: Counts) -> Float[Array, "*batch C"]:
     return jnp.where(total == 0, 1.0 / classes, shares)
 
 
-@jitted()
+@jax.jit
 def effective_number_weights(class_counts: Counts, beta: Number) -> Float[Array, "*batch C"]:
     r"""Computes the weight of a sample of each class: one over the class's effective number of samples.
 
@@ -82,7 +82,7 @@ def effective_number_weights(class_counts: Counts, beta: Number) -> Float[Array,
     return jax.lax.stop_gradient(jnp.where(absent, 0.0, weights))
 
 
-@jitted()
+@jax.jit
 def decayed_beta(
     round: Num[Array, ""] | int,
     beta_0: Number,

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fedjax_bal.balance.arrays import Counts, Number, as_counts, check_choice
 from fedjax_bal.balance.imbalance import kl_to_uniform
-from fedjax_bal.balance.typed import Counts, Number, as_counts, jitted
 
 # Norm of a class whose gradient is 0, unless another class has a smaller one.
 _SMALLEST_NORM = 1e-12
@@ -16,7 +16,7 @@ _SMALLEST_SHARE = 1e-15
 _LEAST_DIVERGENCE = 1e-6
 
 
-@jitted("mode")
+@jax.jit(static_argnames="mode")
 def composition_from_gradients(
     squared_norms: Counts, mode: Literal["inverse", "softmax_inv", "softmax_rel"] = "inverse", beta: Number = 1.0
 ) -> Float[Array, "*batch C"]:
@@ -49,6 +49,7 @@ def composition_from_gradients(
         FL-CIR (Yang et al., 2021), eq. 7, is `"softmax_inv"` of the gradient of each output neuron's weights. The
         authors' code replaces it by `"inverse"` of the whole network's gradient, with `"softmax_rel"` commented out.
     """
+    check_choice("mode", mode, ("inverse", "softmax_inv", "softmax_rel"))
     norms = _clamp_norms(as_counts(squared_norms))
     least = norms.min(-1, keepdims=True)
     if mode == "inverse":
@@ -68,7 +69,7 @@ def _clamp_norms(norms: Float[Array, "*batch C"]) -> Float[Array, "*batch C"]:
     return jnp.minimum(jnp.where(none, jnp.minimum(smallest, _SMALLEST_NORM), norms), limits.max)
 
 
-@jitted("mode")
+@jax.jit(static_argnames="mode")
 def composition_reward(composition: Counts, mode: Literal["bounded", "literal"] = "bounded") -> Float[Array, "*batch"]:
     r"""Computes the reward for selecting a client of this composition; it is larger for balanced ones.
 
@@ -96,6 +97,7 @@ def composition_reward(composition: Counts, mode: Literal["bounded", "literal"] 
         FL-CIR, eq. 9, is `"literal"`. The authors' code uses the cross-entropy of the uniform distribution against the
         composition, which is `"bounded"`: an unbounded reward would dwarf the exploration bonus.
     """
+    check_choice("mode", mode, ("bounded", "literal"))
     shares = as_counts(composition)
     total = shares.sum(-1, keepdims=True)
     shares = jnp.where(total == 0, 1.0 / shares.shape[-1], shares / jnp.where(total == 0, 1.0, total))

@@ -3,23 +3,24 @@
 from collections.abc import Sequence
 from typing import Literal
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_bal.balance.typed import AnyArray, Number, jitted
+from fedjax_bal.balance.arrays import Number, check_choice
 
 # Added to the length of an attention map before dividing by it.
 _EPSILON = 1e-6
 
 
-@jitted("direction")
+@jax.jit(static_argnames="direction")
 def distillation_loss(
-    student_logits: Float[AnyArray, "B C"],
-    teacher_logits: Float[AnyArray, "B C"],
+    student_logits: Float[Array, "B C"],
+    teacher_logits: Float[Array, "B C"],
     temperature: Number,
     direction: Literal["teacher_student", "student_teacher"] = "teacher_student",
-    real: Bool[AnyArray, " B"] | None = None,
+    real: Bool[Array, " B"] | None = None,
 ) -> Float[Array, ""]:
     r"""Computes the divergence between a student's and its teacher's class probabilities, softened by a temperature.
 
@@ -42,6 +43,7 @@ def distillation_loss(
 
     Raises:
         ValueError: the direction is unknown.
+        AssertionError: the shapes differ.
 
     Example:
         >>> import jax.numpy as jnp
@@ -56,6 +58,9 @@ def distillation_loss(
         `"teacher_student"`, the default here, at T = 5, as in Hinton et al., "Distilling the Knowledge in a Neural
         Network", 2015.
     """
+    check_choice("direction", direction, ("teacher_student", "student_teacher"))
+    chex.assert_rank([student_logits, teacher_logits], 2)
+    chex.assert_equal_shape([student_logits, teacher_logits])
     teacher = jax.lax.stop_gradient(_mask_rows(teacher_logits, real))
     student_log, teacher_log = (
         jax.nn.log_softmax(jnp.asarray(logits, float) / temperature)
@@ -65,11 +70,11 @@ def distillation_loss(
     return jnp.asarray(temperature, float) ** 2 * _mean(_divergence(*pair), real)
 
 
-@jitted()
+@jax.jit
 def attention_transfer_loss(
-    student_features: Sequence[Float[AnyArray, "B _ _ _"]],
-    teacher_features: Sequence[Float[AnyArray, "B _ _ _"]],
-    real: Bool[AnyArray, " B"] | None = None,
+    student_features: Sequence[Float[Array, "B _ _ _"]],
+    teacher_features: Sequence[Float[Array, "B _ _ _"]],
+    real: Bool[Array, " B"] | None = None,
 ) -> Float[Array, ""]:
     r"""Computes the squared difference between a student's and its teacher's attention maps.
 
@@ -87,7 +92,8 @@ def attention_transfer_loss(
         `[]`; 0 without real rows or without layers. The gradient of a map of zeros is 0.
 
     Raises:
-        ValueError: numbers or shapes of the maps don't match.
+        ValueError: the numbers of maps differ.
+        AssertionError: a pair of maps differs in rows, height or width.
 
     Example:
         >>> import jax.numpy as jnp
@@ -100,18 +106,10 @@ def attention_transfer_loss(
         As printed, eq. 12 divides the features, not the maps, by the length of the map and has a length in place of
         the mean of squares; this is the form of the authors' code, whose weight of 400 is for the mean.
     """
-    if len(student_features) != len(teacher_features):
-        raise ValueError(
-            f"teacher_features: received {len(teacher_features)} feature maps for the student's "
-            f"{len(student_features)}, must be as many"
-        )
     loss = jnp.zeros(())
-    for layer, (student, teacher) in enumerate(zip(student_features, teacher_features, strict=True)):
-        if student.shape[:3] != teacher.shape[:3]:
-            raise ValueError(
-                f"teacher_features: received shape {teacher.shape} in place {layer}, must have rows, height and width "
-                f"of the student's {student.shape}: compare the same layers on the same images"
-            )
+    for student, teacher in zip(student_features, teacher_features, strict=True):
+        chex.assert_rank([student, teacher], 4)
+        chex.assert_equal_shape_prefix([student, teacher], 3)
         difference = _attention_maps(_mask_rows(student, real)) - jax.lax.stop_gradient(
             _attention_maps(_mask_rows(teacher, real))
         )
@@ -127,7 +125,7 @@ def _divergence(p: Float[Array, "B C"], q: Float[Array, "B C"]) -> Float[Array, 
     return (shares * ratio).sum(-1)
 
 
-def _attention_maps(features: Float[AnyArray, "B H W K"]) -> Float[Array, "B H W"]:
+def _attention_maps(features: Float[Array, "B H W K"]) -> Float[Array, "B H W"]:
     """Computes attention maps of length 1; shorter if the map's length is close to the added 1e-6."""
     maps = (jnp.asarray(features, float) ** 2).sum(-1)
     # Maps are scaled by their largest pixel, so that squares of squares don't overflow.
@@ -138,12 +136,16 @@ def _attention_maps(features: Float[AnyArray, "B H W K"]) -> Float[Array, "B H W
     return scaled / (length + _EPSILON / unit)
 
 
-def _mask_rows(rows: Float[AnyArray, "B ..."], real: Bool[AnyArray, " B"] | None) -> Float[AnyArray, "B ..."]:
+def _mask_rows(rows: Float[Array, "B ..."], real: Array | None) -> Float[Array, "B ..."]:
     """Sets excluded rows to 0, so that they affect neither value nor gradient."""
-    return rows if real is None else jnp.where(real.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
+    if real is None:
+        return rows
+    chex.assert_shape(real, rows.shape[:1])
+    chex.assert_type(real, bool)
+    return jnp.where(real.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
 
 
-def _mean(values: Float[Array, " B"], real: Bool[AnyArray, " B"] | None) -> Float[Array, ""]:
+def _mean(values: Float[Array, " B"], real: Bool[Array, " B"] | None) -> Float[Array, ""]:
     """Returns the mean over the real rows; 0 if there are none."""
     counted = jnp.ones(values.shape, bool) if real is None else real
     return jnp.where(counted, values, 0.0).sum() / jnp.maximum(counted.sum(), 1)

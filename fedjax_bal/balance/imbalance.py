@@ -1,15 +1,17 @@
 """Measures of class imbalance: of a class distribution, of the whole federation, and of its clients."""
 
+import chex
+import jax
 import jax.numpy as jnp
 from jax.scipy.special import rel_entr
 from jaxtyping import Array, Float, Num
 
-from fedjax_bal.balance.typed import AnyArray, Counts, as_counts, jitted
+from fedjax_bal.balance.arrays import Counts, as_counts
 
-Probabilities = Num[AnyArray, "*#batch C"]
+Probabilities = Num[Array, "*#batch C"]
 
 
-@jitted()
+@jax.jit
 def kl_divergence(p: Probabilities, q: Probabilities) -> Float[Array, "*batch"]:
     r"""Computes the Kullback-Leibler divergence of q from p.
 
@@ -27,13 +29,14 @@ def kl_divergence(p: Probabilities, q: Probabilities) -> Float[Array, "*batch"]:
         >>> round(float(kl_divergence(jnp.array([1.0, 0.0]), jnp.array([0.5, 0.5]))), 4)
         0.6931
     """
+    chex.assert_equal_shape_suffix([p, q], 1)
     p = as_counts(p)
     q = as_counts(q)
     # `rel_entr` of a NaN is infinite.
     return jnp.where(jnp.isnan(p) | jnp.isnan(q), jnp.nan, rel_entr(p, q)).sum(-1)
 
 
-@jitted()
+@jax.jit
 def hellinger_distance(p: Probabilities, q: Probabilities) -> Float[Array, "*batch"]:
     r"""Computes the Hellinger distance of two class distributions.
 
@@ -52,11 +55,12 @@ def hellinger_distance(p: Probabilities, q: Probabilities) -> Float[Array, "*bat
         >>> round(float(hellinger_distance(jnp.array([1.0, 0.0]), jnp.array([0.5, 0.5]))), 4)
         0.5412
     """
+    chex.assert_equal_shape_suffix([p, q], 1)
     difference = _root(as_counts(p)) - _root(as_counts(q))
     return _root((difference**2).sum(-1) / 2)
 
 
-@jitted()
+@jax.jit
 def jensen_shannon_distance(p: Probabilities, q: Probabilities) -> Float[Array, "*batch"]:
     r"""Computes the Jensen-Shannon distance of two class distributions, with logarithms to base 2.
 
@@ -79,6 +83,7 @@ def jensen_shannon_distance(p: Probabilities, q: Probabilities) -> Float[Array, 
     References:
         Endres, Schindelin: A New Metric for Probability Distributions, 2003.
     """
+    chex.assert_equal_shape_suffix([p, q], 1)
     p = as_counts(p)
     q = as_counts(q)
     middle = (p + q) / 2
@@ -92,7 +97,7 @@ def _root(values: Array) -> Array:
     return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, values)))
 
 
-@jitted()
+@jax.jit
 def kl_to_uniform(counts: Counts) -> Float[Array, "*batch"]:
     r"""Computes the divergence of a class distribution from the uniform one.
 
@@ -118,7 +123,7 @@ def kl_to_uniform(counts: Counts) -> Float[Array, "*batch"]:
     return kl_divergence(jnp.where(total == 0, uniform, counts / jnp.where(total == 0, 1.0, total)), uniform)
 
 
-@jitted()
+@jax.jit
 def multiclass_imbalance_degree(counts: Counts) -> Float[Array, "*batch"]:
     r"""Computes global class imbalance (MID): divergence from the uniform distribution, relative to the maximum.
 
@@ -142,8 +147,8 @@ def multiclass_imbalance_degree(counts: Counts) -> Float[Array, "*batch"]:
     return kl_to_uniform(counts) / jnp.log(float(max(classes, 2)))
 
 
-@jitted()
-def weighted_cosine_similarity(class_counts: Num[AnyArray, "*batch N C"]) -> Float[Array, "*batch"]:
+@jax.jit
+def weighted_cosine_similarity(class_counts: Num[Array, "*batch N C"]) -> Float[Array, "*batch"]:
     r"""Computes the similarity of clients' class counts to those of all clients together (WCS).
 
     $WCS = \sum_k \frac{n_k}{n} \cos(l_k, L)$, where l_k are the class counts of client k, n_k their sum, L the class

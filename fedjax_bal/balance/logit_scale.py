@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_bal.balance.typed import Counts, Number, as_counts, jitted
+from fedjax_bal.balance.arrays import Counts, Number, as_counts, check_choice
 
 # The count of a class without samples: its offset is 100 tau, finite but large enough to exclude the class.
 _FEWEST = 1e-8
 
 
-@jitted()
+@jax.jit
 def logit_calibration(class_counts: Counts, tau: Number) -> Float[Array, "*batch C"]:
     r"""Computes offsets to subtract from the training logits, so that rare classes must win by a larger margin.
 
@@ -39,7 +39,7 @@ def logit_calibration(class_counts: Counts, tau: Number) -> Float[Array, "*batch
     return jax.lax.stop_gradient(jnp.asarray(tau, float) * counts**-0.25)
 
 
-@jitted("mode")
+@jax.jit(static_argnames="mode")
 def restricted_scale(
     class_counts: Counts, alpha: Number, mode: Literal["hard", "soft"] = "hard"
 ) -> Float[Array, "*batch C"]:
@@ -71,6 +71,7 @@ def restricted_scale(
         2021); the soft form is that of the authors' code. In the code's first revision each local step rescaled the
         factors of the last one, which reached 1 within a few steps; this was corrected later. Here they are constant.
     """
+    check_choice("mode", mode, ("hard", "soft"))
     counts = as_counts(class_counts)
     alpha = jnp.asarray(alpha, float)
     most = counts.max(-1, keepdims=True)

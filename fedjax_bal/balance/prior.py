@@ -1,16 +1,17 @@
 """Cross-entropy corrected for a client's class distribution."""
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_bal.balance.typed import AnyArray, Counts, Number, as_counts, jitted
+from fedjax_bal.balance.arrays import Counts, Number, as_counts
 
 # A logit whose exp() is exactly 0, while its sums and products stay finite.
 EXCLUDED = -1e9
 
 
-@jitted()
+@jax.jit
 def smoothed_prior(class_counts: Counts, epsilon: Number) -> Float[Array, "*batch C"]:
     r"""Mixes a client's class distribution with the uniform one.
 
@@ -39,9 +40,9 @@ def smoothed_prior(class_counts: Counts, epsilon: Number) -> Float[Array, "*batc
     return (1.0 - epsilon) * empirical + epsilon / classes
 
 
-@jitted()
+@jax.jit
 def prior_calibrated_logits(
-    logits: Float[AnyArray, "*batch C"], prior: Float[AnyArray, "*#batch C"], tau: Number = 1.0
+    logits: Float[Array, "*batch C"], prior: Float[Array, "*#batch C"], tau: Number = 1.0
 ) -> Float[Array, "*batch C"]:
     r"""Shifts logits so that their softmax weights every class by its prior, or by a power of it.
 
@@ -66,15 +67,16 @@ def prior_calibrated_logits(
         ReBaFL, eq. 8 and 9; balanced softmax (Ren et al., 2020), eq. 4; with tau, the logit-adjusted loss of Menon et
         al., "Long-Tail Learning via Logit Adjustment", ICLR 2021, eq. 10.
     """
+    chex.assert_equal_shape_suffix([logits, prior], 1)
     excluded = prior == 0
     return jnp.where(excluded, EXCLUDED, logits + tau * jnp.log(jnp.where(excluded, 1.0, prior)))
 
 
-@jitted()
+@jax.jit
 def prior_calibrated_cross_entropy(
-    logits: Float[AnyArray, "B C"],
-    labels: Int[AnyArray, " B"],
-    prior: Float[AnyArray, " C"],
+    logits: Float[Array, "B C"],
+    labels: Int[Array, " B"],
+    prior: Float[Array, " C"],
 ) -> Float[Array, " B"]:
     r"""Computes the balanced softmax cross-entropy of each sample.
 
@@ -90,7 +92,7 @@ def prior_calibrated_cross_entropy(
         negative numbers, and for a label out of range.
 
     Raises:
-        ValueError: shapes don't fit.
+        AssertionError: shapes don't fit.
 
     Example:
         >>> import jax.numpy as jnp
@@ -102,6 +104,8 @@ def prior_calibrated_cross_entropy(
         ReBaFL, eq. 8 (empirical prior) and 9 (smoothed prior). Computed with a log-softmax; the authors' code adds
         1e-8 to a ratio of exponentials instead.
     """
+    chex.assert_rank([logits, labels, prior], [2, 1, 1])
+    chex.assert_shape(logits, (len(labels), len(prior)))
     log_probabilities = jax.nn.log_softmax(prior_calibrated_logits(logits, prior))
     # A label that is out of range gives NaN; a negative one would count from the last class.
     labels = jnp.where(labels < 0, prior.shape[0], labels)

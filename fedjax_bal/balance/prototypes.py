@@ -1,17 +1,16 @@
 """Class prototypes: mean features by class, and features moved from one class to another."""
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from fedjax_bal.balance.typed import AnyArray, jitted
 
-
-@jitted("num_classes")
+@jax.jit(static_argnames="num_classes")
 def class_sums(
-    features: Float[AnyArray, "B F"],
-    labels: Int[AnyArray, " B"],
-    mask: Num[AnyArray, " B"] | Bool[AnyArray, " B"],
+    features: Float[Array, "B F"],
+    labels: Int[Array, " B"],
+    mask: Num[Array, " B"] | Bool[Array, " B"],
     num_classes: int,
 ) -> tuple[Float[Array, "C F"], Float[Array, " C"]]:
     """Computes sums of features and numbers of samples, by class.
@@ -33,16 +32,19 @@ def class_sums(
         >>> sums.tolist(), counts.tolist()
         ([[0.0], [4.0]], [0.0, 2.0])
     """
+    chex.assert_rank(features, 2)
+    chex.assert_shape([labels, mask], (len(features),))
+    chex.assert_type(labels, int)
     members = jax.nn.one_hot(labels, num_classes) * mask.astype(float)[:, None]
     masked = jnp.where(mask.astype(bool)[:, None], features, 0.0)
     return members.T @ masked, members.sum(0)
 
 
-@jitted("num_classes")
+@jax.jit(static_argnames="num_classes")
 def class_prototypes(
-    features: Float[AnyArray, "B F"],
-    labels: Int[AnyArray, " B"],
-    mask: Num[AnyArray, " B"] | Bool[AnyArray, " B"],
+    features: Float[Array, "B F"],
+    labels: Int[Array, " B"],
+    mask: Num[Array, " B"] | Bool[Array, " B"],
     num_classes: int,
 ) -> tuple[Float[Array, "C F"], Float[Array, " C"]]:
     """Computes the mean feature of each class.
@@ -69,12 +71,12 @@ def class_prototypes(
     return sums / jnp.where(counts > 0, counts, 1.0)[:, None], counts
 
 
-@jitted()
+@jax.jit
 def transfer_features(
-    features: Float[AnyArray, "B F"],
-    labels: Int[AnyArray, " B"],
-    prototypes: Float[AnyArray, "C F"],
-    present: Bool[AnyArray, " C"],
+    features: Float[Array, "B F"],
+    labels: Int[Array, " B"],
+    prototypes: Float[Array, "C F"],
+    present: Bool[Array, " C"],
     scale: Float[Array, ""] | float = 1.0,
 ) -> tuple[Float[Array, "B F"], Int[Array, " B"]]:
     r"""Moves each feature from its own class to another one, keeping its offset from the prototype.
@@ -106,6 +108,9 @@ def transfer_features(
         ReBaFL, eq. 15 and the cyclic enumeration below it. As in the authors' code, a row whose prototypes are missing
         is kept, not excluded.
     """
+    chex.assert_shape([features, prototypes], (None, features.shape[-1]))
+    chex.assert_shape(labels, (len(features),))
+    chex.assert_shape(present, (len(prototypes),))
     targets = jnp.arange(features.shape[0]) % prototypes.shape[0]
     moves = present[targets] & present[labels]
     # This form returns the feature exactly if the scale is 1 and the target is its own class.

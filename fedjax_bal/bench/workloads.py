@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal import data, models, recipes
-from fedjax_bal.engine.host import Simulation, build
+from fedjax_bal.engine.host import Simulation, build_simulation
 from fedjax_bal.optim import optimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.types import Federation, Model
@@ -221,7 +221,7 @@ def simulation_of(
 ) -> Simulation:
     """Builds the simulation of a workload, by default with federated averaging; evaluated on a single image."""
     cohort = workload.clients_per_round if clients_per_round is None else clients_per_round
-    return build(
+    return build_simulation(
         recipes.RECIPES[method](),
         model_of(workload, convolution),
         federation,

@@ -317,12 +317,12 @@ def check_methods(config: Config, source: str, overridden: Sequence[KeyPath] = (
         fedjax_bal.config.problems.ConfigError: ...: methods.0: fedbn: received the model mlp, none of ...
     """
     from fedjax_bal.models import normalisation
-    from fedjax_bal.parts import BALANCED, BATCH_STATISTICS, RunFacts, check_needs
+    from fedjax_bal.parts import BALANCED, BATCH_STATISTICS, NeedsContext, check_needs
 
     problems = []
     for index, method in enumerate(config.methods):
         recipe = method.recipe
-        facts = RunFacts(
+        facts = NeedsContext(
             parts=(*recipe.parts, *BATCH_STATISTICS[method.training.arguments()["batch_statistics"]]),
             local=method.training.optimizer.built,
             carried=bool(recipe.carried),

@@ -7,17 +7,18 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.analyses import ANALYSES
 from fedjax_bal.config import Config, MethodConfig, ModelSection, received_value, with_convolution
 from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
-from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate
+from fedjax_bal.engine.host import FineTuner, Simulation, build_simulation, device_count, divide, replicate
 from fedjax_bal.lab.exports import load_weights
 from fedjax_bal.lab.splits import RowsUsed, SetupError, prefix_errors, rows_used, split_rows
 from fedjax_bal.models import automatic
-from fedjax_bal.optim import Opaque, optimizer
+from fedjax_bal.optim import optimizer
 from fedjax_bal.options import Participation
 from fedjax_bal.parts import SERVER_ROWS
 from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS, Choice
@@ -112,7 +113,8 @@ class SharedInputs:
     def enlarged(self, federation: Federation, recipe: recipes.Recipe) -> Federation:
         """Applies the preparations of a recipe's parts to a federation, each only once."""
         for part in recipe.parts:
-            key = (id(federation), Opaque(part))
+            numbers, structure = jax.tree.flatten(part)
+            key = (id(federation), structure, *(np.asarray(number).tobytes() for number in numbers))
             if key not in self.larger:
                 self.larger[key] = part.prepare_federation(federation)
             federation = self.larger[key]
@@ -300,7 +302,7 @@ def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simul
         selector.build(cohort, federation)
     dynamics = {name: inputs.presence(config, name) for name in _DYNAMICS}
     with prefix_errors(f"methods.{index} ({config.name})"):
-        return build(
+        return build_simulation(
             config.recipe,
             model,
             federation,

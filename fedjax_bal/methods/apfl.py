@@ -9,7 +9,7 @@ from jax import lax
 from fedjax_bal.methods.combine import NonNegative, Recipe, Share, recipe
 from fedjax_bal.methods.heads import batch_loss
 from fedjax_bal.methods.needs import without_other
-from fedjax_bal.methods.roles import Loss, Need, RunSetting, Separate, Steps, Update, part, static
+from fedjax_bal.methods.roles import CheckContext, Loss, Need, Separate, Steps, Update, part, static
 from fedjax_bal.methods.twins import check_twin, no_statistics, with_twin, without
 from fedjax_bal.types import Array, Batch, Context, Model, Outputs, PyTree, Variables
 
@@ -61,7 +61,7 @@ class MixedModel(Separate, Loss, Steps, Update):
         why = "by which each client has another classifier or model"
         return no_statistics("apfl"), without_other("apfl", self, Separate, because=why)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects parts that change the network after it was doubled."""
         check_twin("apfl", _TWIN, setting)
 

@@ -8,7 +8,7 @@ from jax import lax
 from fedjax_bal.balance import affine_matrix, warp
 from fedjax_bal.data import check_images, with_images
 from fedjax_bal.methods.combine import Recipe, recipe
-from fedjax_bal.methods.roles import Batches, RunSetting, part
+from fedjax_bal.methods.roles import Batches, CheckContext, part
 from fedjax_bal.types import Array, Batch, Context, Federation, Key
 
 POLICY = """
@@ -219,7 +219,7 @@ class AutoAugment(Batches):
         Interpolation is bilinear here; there it is bicubic for shears, and the nearest pixel for the others.
     """
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects inputs that aren't images."""
         check_images("AutoAugment", setting.federation.images)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedjax_bal.balance import prior_calibrated_logits, smoothed_prior
 from fedjax_bal.methods.combine import NonNegative, Recipe, Share, recipe
-from fedjax_bal.methods.roles import Logits, RunSetting, part, static
+from fedjax_bal.methods.roles import CheckContext, Logits, part, static
 from fedjax_bal.types import Array, Batch, Context
 
 Scope = Literal["local", "global"]
@@ -44,7 +44,7 @@ class PriorCalibration(Logits):
     counts: Scope = static("local")
     absent: int = static(0)
 
-    def caution(self, setting: RunSetting, cohort: int) -> str:
+    def caution(self, setting: CheckContext, cohort: int) -> str:
         """Counts the clients of a single class if they are the majority, as their calibrated loss is next to 0."""
         smoothed = self.epsilon > _SMALL_EPSILON or (self.epsilon > 0 and self.tau < 1)
         if self.counts == "global" or self.absent or smoothed:

@@ -15,7 +15,7 @@ from fedjax_bal.data import append_rows, are_tokens
 from fedjax_bal.methods import roles
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Recipe, positive, recipe, variants
 from fedjax_bal.methods.needs import shared_model
-from fedjax_bal.methods.roles import Need, Part, RunFacts, RunSetting, part, static
+from fedjax_bal.methods.roles import CheckContext, Need, NeedsContext, Part, part, static
 from fedjax_bal.models import BATCH_NORMALISED, Generator, build_generator
 from fedjax_bal.types import Array, Batch, Context, Exhibit, Key, Model, Outputs, PyTree, ServerContext, Variables
 
@@ -56,7 +56,7 @@ class WarmUp(Part, abc.ABC):
         """Requires at least one round after warm-up."""
         return (Need(f"at least {self.warm_up + 1} rounds" if self.warm_up else "", self._check_warm_up),)
 
-    def _check_warm_up(self, facts: RunFacts) -> None:
+    def _check_warm_up(self, facts: NeedsContext) -> None:
         if self.warm_up >= facts.rounds:
             begin = self.warm_up + 1
             raise ValueError(
@@ -105,11 +105,11 @@ class _Generating(WarmUp, abc.ABC):
         """Requires rounds after warm-up, and batch statistics to learn from."""
         return *super().needs, Need("batch normalisation" if self.gamma else "", self._check_statistics)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects image sizes that the generator doesn't support."""
         self.network(setting.model)
 
-    def _check_statistics(self, facts: RunFacts) -> None:
+    def _check_statistics(self, facts: NeedsContext) -> None:
         if self.gamma and facts.normalisation and not facts.normalisation.statistics:
             raise ValueError(
                 f"generator: received the model {facts.model!r} without batch normalisation and gamma={self.gamma:g}, "
@@ -273,7 +273,7 @@ class Fakes(WarmUp, roles.Batches, roles.Loss):
     width: int = static(128)
     latent: int = static(100)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects token inputs, models with too few classes, and fakes whose source isn't in the recipe."""
         if are_tokens(setting.federation.images):
             raise ValueError("fakes: received token ids, must be images: no fake can be made of ids; take fedavg")

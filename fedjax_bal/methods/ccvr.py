@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from fedjax_bal.data import over_rows
 from fedjax_bal.methods.combine import Count, NonNegative, Recipe, recipe
 from fedjax_bal.methods.heads import UNUSED_FEATURES, check_kept, classifier_shapes, retrain_classifier
-from fedjax_bal.methods.roles import Closing, RunSetting, part, static
+from fedjax_bal.methods.roles import CheckContext, Closing, part, static
 from fedjax_bal.types import Array, Batch, Key, Outcome, ServerContext, Variables
 
 
@@ -95,7 +95,7 @@ class VirtualRepresentations(Closing):
     batch_size: int = static(50)
     learning_rate: float = 0.01
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects a model without a classifier under its usual name, and layers below it that stay with the clients."""
         classifier_shapes(setting.model)
         check_kept("ccvr", setting, UNUSED_FEATURES, classifier=False)

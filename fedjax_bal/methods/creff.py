@@ -19,7 +19,7 @@ from fedjax_bal.methods.heads import (
 )
 from fedjax_bal.methods.needs import not_shown_before
 from fedjax_bal.methods.prototypes import num_features
-from fedjax_bal.methods.roles import Need, Refine, Report, RunSetting, Server, part, static
+from fedjax_bal.methods.roles import CheckContext, Need, Refine, Report, Server, part, static
 from fedjax_bal.types import Array, Batch, Key, Model, Outcome, PyTree, ServerContext, Variables
 
 
@@ -87,7 +87,7 @@ class FeatureMatching(Server, Report, Refine):
         """Requires that no earlier part puts in another classifier for evaluation."""
         return (not_shown_before("creff", self, BeforeLookahead),)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects a model without a classifier under its usual name, and layers below it that stay with the clients."""
         classifier_shapes(setting.model)
         check_kept("creff", setting, UNUSED_FEATURES, classifier=False)

@@ -6,7 +6,7 @@ from jax import lax
 
 from fedjax_bal.data import check_images, with_images
 from fedjax_bal.methods.combine import Count, CountOrZero, Recipe, recipe
-from fedjax_bal.methods.roles import Batches, RunSetting, part, static
+from fedjax_bal.methods.roles import Batches, CheckContext, part, static
 from fedjax_bal.types import Array, Batch, Context, Key
 
 
@@ -28,7 +28,7 @@ class CropAndFlip(Batches):
     pad: int = static(4)
     flip: bool = static(True)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects inputs that aren't images."""
         check_images("crops", setting.federation.images)
 
@@ -68,7 +68,7 @@ class Cutout(Batches):
 
     side: int = static(16)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects inputs that aren't images."""
         check_images("holes", setting.federation.images)
 

@@ -6,7 +6,7 @@ import optax
 
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
 from fedjax_bal.methods.heads import batch_loss
-from fedjax_bal.methods.roles import Loss, Need, RunSetting, Separate, part
+from fedjax_bal.methods.roles import CheckContext, Loss, Need, Separate, part
 from fedjax_bal.methods.twins import check_twin, no_statistics, with_twin, without
 from fedjax_bal.types import Array, Batch, Context, Model, Outputs, PyTree, Variables
 
@@ -43,7 +43,7 @@ class SeparateModel(Separate, Loss):
         """Requires a model without batch statistics, as two models would need two sets of them."""
         return (no_statistics("ditto"),)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects parts that change the network after it was doubled."""
         check_twin("ditto", _TWIN, setting)
 

@@ -17,7 +17,7 @@ from fedjax_bal.methods.combine import NonNegative, Positive, Recipe, recipe
 from fedjax_bal.methods.fedcm import ClientMomentum
 from fedjax_bal.methods.flcir import ParticipatingShare
 from fedjax_bal.methods.robust import NormClipping
-from fedjax_bal.methods.roles import Need, RoundsSoFar, RunFacts, part, parts_with, static
+from fedjax_bal.methods.roles import Need, NeedsContext, RoundsSoFar, part, parts_with, static
 from fedjax_bal.types import Array, PyTree, ServerContext
 from fedjax_bal.validate import finite_number, one_of, whole_number
 
@@ -118,7 +118,7 @@ class PrivateMean(roles.Reduce):
         statistics = Need("a model without batch normalisation, or fedbn as well", _check_statistics)
         return Need("", self._check_alone), Need("", _check_clipping), statistics
 
-    def _check_alone(self, facts: RunFacts) -> None:
+    def _check_alone(self, facts: NeedsContext) -> None:
         for other in facts.parts:
             shows = isinstance(other, (roles.Report, roles.Probe, roles.Closing))
             if (shows or other.needs_deltas or other.needs_losses) and other.slot != self.slot:
@@ -164,7 +164,7 @@ def _warn_once(text: str) -> None:
     logging.getLogger("fedjax_bal").warning(text)
 
 
-def _check_clipping(facts: RunFacts) -> None:
+def _check_clipping(facts: NeedsContext) -> None:
     if facts.clips:
         raise ValueError(
             "dp: received execution.broken_clients: clip, whose bound is a multiple of the median norm of all updates, "
@@ -172,7 +172,7 @@ def _check_clipping(facts: RunFacts) -> None:
         )
 
 
-def _check_statistics(facts: RunFacts) -> None:
+def _check_statistics(facts: NeedsContext) -> None:
     kept = any(part.keeps_statistics for part in parts_with(facts.parts, roles.Personal))
     if facts.normalisation and facts.normalisation.statistics and not kept:
         raise ValueError(

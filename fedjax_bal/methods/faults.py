@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
-from fedjax_bal.methods.roles import Deliver, Memory, Need, RunFacts, part, static
+from fedjax_bal.methods.roles import Deliver, Memory, Need, NeedsContext, part, static
 from fedjax_bal.types import Array, Context, Outcome, PyTree, Variables
 from fedjax_bal.validate import whole_number
 
@@ -122,7 +122,7 @@ def _is_faulty(clients: tuple[int, ...], rounds: tuple[int, ...] | None, ctx: Co
     return hit if rounds is None else hit & (ctx.round + 1 == jnp.array(rounds, jnp.int32)).any()
 
 
-def _check_places(clients: tuple[int, ...], chosen: tuple[int, ...] | None, facts: RunFacts) -> None:
+def _check_places(clients: tuple[int, ...], chosen: tuple[int, ...] | None, facts: NeedsContext) -> None:
     if chosen and min(chosen) > facts.rounds:
         raise ValueError(
             f"faults: rounds: received {', '.join(map(str, chosen))}, but the run ends after round {facts.rounds}, "

@@ -9,7 +9,7 @@ from annotated_types import Ge, Le
 from fedjax_bal.balance import affine_matrix, warp
 from fedjax_bal.data import check_images, with_images
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
-from fedjax_bal.methods.roles import Batches, RunSetting, part
+from fedjax_bal.methods.roles import Batches, CheckContext, part
 from fedjax_bal.types import Array, Batch, Context, Key
 
 
@@ -36,7 +36,7 @@ class NoiseByClient(Batches):
         noise = jax.random.normal(key, batch.images.shape) * self.level * _share(ctx) / ctx.federation.std
         return with_images(batch, batch.images + noise)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects inputs that aren't images."""
         check_images("noise", setting.federation.images)
 
@@ -61,7 +61,7 @@ class RotationByClient(Batches):
         turned = warp(batch.images * std + mean, jnp.broadcast_to(matrix, (len(batch.images), 2, 3)))
         return with_images(batch, (turned - mean) / std)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects inputs that aren't images."""
         check_images("rotations", setting.federation.images)
 

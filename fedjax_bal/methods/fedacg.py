@@ -5,7 +5,7 @@ import jax
 from fedjax_bal.methods.combine import BelowOne, NonNegative, Recipe, recipe
 from fedjax_bal.methods.fedprox import Proximal
 from fedjax_bal.methods.needs import not_shown_before
-from fedjax_bal.methods.roles import Need, Refine, RunFacts, Server, part, parts_with
+from fedjax_bal.methods.roles import Need, NeedsContext, Refine, Server, part, parts_with
 from fedjax_bal.optim import optimizer
 from fedjax_bal.types import Key, PyTree, ServerContext, Variables
 
@@ -36,7 +36,7 @@ class BeforeLookahead(Server, Refine):
         """Requires that no earlier part changes the model for evaluation, and none the model that goes on."""
         return not_shown_before("fedacg", self), Need("", self._check_step)
 
-    def _check_step(self, facts: RunFacts) -> None:
+    def _check_step(self, facts: NeedsContext) -> None:
         for other in parts_with(facts.parts, Refine):
             if not other.evaluation_only:
                 raise ValueError(

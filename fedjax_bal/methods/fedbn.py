@@ -3,7 +3,7 @@
 import jax
 
 from fedjax_bal.methods.combine import Recipe, recipe
-from fedjax_bal.methods.roles import Need, Personal, RunFacts, part
+from fedjax_bal.methods.roles import Need, NeedsContext, Personal, part
 from fedjax_bal.models import normalises
 from fedjax_bal.types import PyTree
 
@@ -30,7 +30,7 @@ class OwnNormalisation(Personal):
         return jax.tree_util.tree_map_with_path(lambda path, _: any(map(normalises, path)), params)
 
 
-def _check_layers(facts: RunFacts) -> None:
+def _check_layers(facts: NeedsContext) -> None:
     if facts.normalisation and not facts.normalisation.layers:
         raise ValueError(
             f"fedbn: received the model {facts.model}, none of whose layers has 'norm' in its name: take a "

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import Count, NonNegative, Recipe, recipe
 from fedjax_bal.methods.needs import without_other
-from fedjax_bal.methods.roles import Need, Reduce, RunFacts, Step, Weigh, part, parts_with
+from fedjax_bal.methods.roles import Need, NeedsContext, Reduce, Step, Weigh, part, parts_with
 from fedjax_bal.selection import Choice
 from fedjax_bal.types import Array, Cohort, PyTree, ServerContext
 
@@ -56,7 +56,7 @@ class StalenessWeights(Weigh, Step):
     def _scales(self, staleness: Array) -> Array:
         return (1.0 + staleness) ** -jnp.asarray(self.exponent, float)
 
-    def _check_rescaling(self, facts: RunFacts) -> None:
+    def _check_rescaling(self, facts: NeedsContext) -> None:
         for other in parts_with(facts.parts, Weigh):
             if isinstance(other, Step) and other.slot != self.slot:
                 raise ValueError(

@@ -7,7 +7,7 @@ from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
 from fedjax_bal.methods.equal_weights import EqualWeights
 from fedjax_bal.methods.fednova import NormalisedAveraging
 from fedjax_bal.methods.needs import weighted_mean
-from fedjax_bal.methods.roles import Need, RunFacts, Weigh, part, parts_with
+from fedjax_bal.methods.roles import Need, NeedsContext, Weigh, part, parts_with
 from fedjax_bal.methods.scaffold import PlainControls
 from fedjax_bal.types import Array, Cohort, ServerContext
 
@@ -35,7 +35,7 @@ class DiscrepancyWeights(Weigh):
         """Requires that this part receives shares of the cohort, and that its weights count."""
         return weighted_mean("feddisco"), Need("", self._check_order)
 
-    def _check_order(self, facts: RunFacts) -> None:
+    def _check_order(self, facts: NeedsContext) -> None:
         place = [part.slot for part in facts.parts].index(self.slot)
         before = facts.parts[:place]
         after = facts.parts[place:]

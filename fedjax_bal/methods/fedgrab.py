@@ -9,7 +9,7 @@ import optax
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
 from fedjax_bal.methods.heads import classifier, classifier_shapes
 from fedjax_bal.methods.needs import without_other
-from fedjax_bal.methods.roles import Criterion, Logits, Memory, Need, RunSetting, Steps, part
+from fedjax_bal.methods.roles import CheckContext, Criterion, Logits, Memory, Need, Steps, part
 from fedjax_bal.types import Array, Batch, Context, Outcome, Outputs, Variables
 
 
@@ -62,7 +62,7 @@ class GradientBalancer(Criterion, Steps, Memory):
         why = "which changes the logits of the loss, while controllers watch those of the network"
         return (without_other("fedgrab", self, Logits, because=why),)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects a model without a classifier of that name."""
         classifier_shapes(setting.model)
 

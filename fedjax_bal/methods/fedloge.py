@@ -11,7 +11,7 @@ from jax import lax
 from fedjax_bal.methods.combine import BelowOne, CountOrZero, Positive, Recipe, recipe
 from fedjax_bal.methods.fedbabu import FrozenHead
 from fedjax_bal.methods.heads import batch_loss, check_exclusive_head, classifier, classifier_shapes, with_extra_heads
-from fedjax_bal.methods.roles import Loss, Refine, RunSetting, Separate, part, parts_with, static
+from fedjax_bal.methods.roles import CheckContext, Loss, Refine, Separate, part, parts_with, static
 from fedjax_bal.models import simplex, unit
 from fedjax_bal.types import Array, Batch, Context, Key, Model, Outputs, PyTree, ServerContext, Variables
 
@@ -62,7 +62,7 @@ class RealignedHeads(Separate, Loss, Refine):
         """
         return _with_simplex(model, self.sparsity, self.steps)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects parts with other classifiers or personal models, and parts that would change the simplex."""
         check_exclusive_head("fedloge", self, setting)
         for other in parts_with(setting.parts, Refine):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from fedjax_bal.methods.combine import Recipe, recipe
 from fedjax_bal.methods.heads import UNUSED_FEATURES, check_kept, check_linear, classifier, classifier_shapes
 from fedjax_bal.methods.prototypes import FeatureSums, feature_sums, prototypes_of
-from fedjax_bal.methods.roles import Closing, RunSetting, part
+from fedjax_bal.methods.roles import CheckContext, Closing, part
 from fedjax_bal.models import unit
 from fedjax_bal.types import Key, Outcome, ServerContext, Variables
 
@@ -26,7 +26,7 @@ class NearestMean(Closing):
         bias of the new layer as drawn, which the paper doesn't mention, and divides by 0 for a class without rows.
     """
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects a model that doesn't end in a dense layer, whose class vectors are the columns of a matrix.
 
         And one of which layers below it stay with the clients.

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from fedjax_bal.methods.combine import Positive, Recipe, Share, recipe
 from fedjax_bal.methods.heads import check_kept, classifier
 from fedjax_bal.methods.prototypes import feature_sums
-from fedjax_bal.methods.roles import Freeze, Refine, Report, RunSetting, part, static
+from fedjax_bal.methods.roles import CheckContext, Freeze, Refine, Report, part, static
 from fedjax_bal.models import unit, with_cosine_head
 from fedjax_bal.types import Array, Key, Model, Outcome, PyTree, ServerContext, Variables
 
@@ -34,7 +34,7 @@ class PrototypeClassifier(Freeze, Report, Refine):
         """Returns the network with orthogonal prototypes as its classifier."""
         return with_cosine_head(model, "orthogonal", self.scale)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects parts by which each client keeps its own classifier, which the server's prototypes never reach."""
         why = "by which the classifier stays with the clients, so that they would never get the server's prototypes"
         check_kept("fednh", setting, why, classifier=True)

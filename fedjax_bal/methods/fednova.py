@@ -9,7 +9,7 @@ from jax import lax
 from fedjax_bal.methods.combine import BelowOne, NonNegative, Recipe, recipe
 from fedjax_bal.methods.fedprox import Proximal
 from fedjax_bal.methods.needs import fresh_momentum, plain_sgd, without_other
-from fedjax_bal.methods.roles import Need, Reduce, RunFacts, Step, Weigh, part, parts_with
+from fedjax_bal.methods.roles import Need, NeedsContext, Reduce, Step, Weigh, part, parts_with
 from fedjax_bal.optim import optimizer
 from fedjax_bal.types import Array, Cohort, PyTree, ServerContext
 
@@ -94,7 +94,7 @@ class NormalisedAveraging(Weigh, Step):
         effective = (weights * reach / mean * lengths).sum()
         return jax.tree.map(lambda leaf: effective / mean * leaf, delta), server.state
 
-    def _check_reach(self, facts: RunFacts) -> None:
+    def _check_reach(self, facts: NeedsContext) -> None:
         mu = sum(other.mu for other in parts_with(facts.parts, Proximal))
         local = facts.local
         if mu != self.mu:

@@ -2,7 +2,7 @@
 
 from fedjax_bal.methods.combine import Recipe, recipe
 from fedjax_bal.methods.heads import classifier_shapes
-from fedjax_bal.methods.roles import Personal, RunSetting, part
+from fedjax_bal.methods.roles import CheckContext, Personal, part
 from fedjax_bal.types import PyTree
 
 
@@ -14,7 +14,7 @@ class OwnHead(Personal):
         FedPer (Arivazhagan et al., 2019), Algorithms 1 and 2, with one personal layer.
     """
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects a model without a classifier of that name."""
         classifier_shapes(setting.model)
 

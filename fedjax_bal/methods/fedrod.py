@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from fedjax_bal.methods.balanced_softmax import PriorCalibration
 from fedjax_bal.methods.combine import Recipe, recipe
 from fedjax_bal.methods.heads import batch_loss, check_exclusive_head, with_extra_heads
-from fedjax_bal.methods.roles import Loss, RunSetting, Separate, part
+from fedjax_bal.methods.roles import CheckContext, Loss, Separate, part
 from fedjax_bal.types import Array, Batch, Context, Model, Outputs, PyTree, Variables
 
 _OWN = "own_head"
@@ -32,7 +32,7 @@ class ResidualHead(Separate, Loss):
         """Returns the network with the second set; rejects a classifier that isn't linear in its parameters."""
         return with_extra_heads("fedrod", model, _OWN)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects parts with other classifiers or personal models."""
         check_exclusive_head("fedrod", self, setting)
 

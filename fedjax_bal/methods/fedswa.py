@@ -7,7 +7,7 @@ from fedjax_bal.methods.combine import Positive, Recipe, Share, recipe, variants
 from fedjax_bal.methods.fedcm import ClientMomentum
 from fedjax_bal.methods.fednova import NormalisedAveraging
 from fedjax_bal.methods.needs import without_other
-from fedjax_bal.methods.roles import Need, RunFacts, Steps, Update, part
+from fedjax_bal.methods.roles import Need, NeedsContext, Steps, Update, part
 from fedjax_bal.methods.scaffold import ControlVariates, PlainControls
 from fedjax_bal.optim import optimizer
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, Outputs, PyTree, ServerContext
@@ -97,7 +97,7 @@ class MovingControlVariates(PlainControls):
         return jax.tree.map(lambda m, excess: m + share * excess, server.state, reports)
 
 
-def _check_steps(facts: RunFacts) -> None:
+def _check_steps(facts: NeedsContext) -> None:
     local = facts.local
     if local.options.get("momentum"):
         raise ValueError(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import Count, Recipe, Share, recipe
-from fedjax_bal.methods.roles import Deliver, Report, RunSetting, Server, part, static
+from fedjax_bal.methods.roles import CheckContext, Deliver, Report, Server, part, static
 from fedjax_bal.types import Array, Key, Model, Outcome, PyTree, ServerContext, Variables
 
 LEVELS = {
@@ -59,7 +59,7 @@ class QuantisedUpdates(Deliver, Report, Server):
     bits: int = static(4)
     everything: bool = static(False)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects a model of which nothing would be quantised."""
         params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
         if not self._chosen(params, setting.model):

@@ -13,11 +13,11 @@ from fedjax_bal.methods.crop_flip import CropAndFlip, holes
 from fedjax_bal.methods.prototypes import feature_sums, prototypes_of
 from fedjax_bal.methods.roles import (
     Batches,
+    CheckContext,
     Logits,
     Loss,
     Prepare,
     Report,
-    RunSetting,
     Server,
     Steps,
     part,
@@ -192,7 +192,7 @@ class TwoViews(Batches, Loss):
     hole: int = static(16)
     policy: bool = static(True)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects inputs that aren't images, and parts that add rows to a batch."""
         check_images("views", setting.federation.images)
         for other in parts_with(setting.parts, Batches):

@@ -12,7 +12,7 @@ from fedjax_bal.balance import composition_from_gradients
 from fedjax_bal.data import normalised
 from fedjax_bal.methods.combine import NonNegative, Recipe, Share, recipe, variants
 from fedjax_bal.methods.needs import SERVER_ROWS, balanced_rows
-from fedjax_bal.methods.roles import Need, Probe, RunSetting, Step, part, static
+from fedjax_bal.methods.roles import CheckContext, Need, Probe, Step, part, static
 from fedjax_bal.selection import Choice
 from fedjax_bal.types import Array, Federation, Model, Outcome, PyTree, ServerContext, Variables
 
@@ -54,7 +54,7 @@ class CompositionProbe(Probe):
         """Requires rows of the server's own."""
         return (SERVER_ROWS,)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects a server without equally many images of each class, and a classifier without a closed form."""
         if self.scope == "output" and not _ends_in_products(setting.model):
             raise ValueError(
@@ -137,7 +137,7 @@ class ParticipatingShare(Step):
         FL-CIR (Yang et al., 2021), eq. 4, and the authors' code. The average of batch statistics isn't scaled.
     """
 
-    def caution(self, setting: RunSetting, cohort: int) -> str:
+    def caution(self, setting: CheckContext, cohort: int) -> str:
         """Names the mean share if it is so small that the model hardly moves."""
         clients = np.count_nonzero(np.diff(setting.federation.offsets))
         if cohort >= _SMALL_SHARE * clients:

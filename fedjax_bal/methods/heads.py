@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from fedjax_bal.methods.roles import Closing, Personal, Refine, RunSetting, Separate, parts_with
+from fedjax_bal.methods.roles import CheckContext, Closing, Personal, Refine, Separate, parts_with
 from fedjax_bal.types import Array, Batch, Key, Model, Outputs, PyTree, Variables
 
 
@@ -44,7 +44,7 @@ def batch_loss(logits: Array, batch: Batch) -> Array:
     return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)
 
 
-def check_exclusive_head(method: str, own: Personal, setting: RunSetting) -> None:
+def check_exclusive_head(method: str, own: Personal, setting: CheckContext) -> None:
     """Rejects parts with which a personal classifier would be used on another model than it was trained for."""
     params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
     shapes = lambda name: jax.tree.map(lambda leaf: leaf.shape, params[name])
@@ -74,7 +74,7 @@ UNUSED_FEATURES = "whose layers stay with the clients, so that the classifier wo
 """Why methods that make a classifier of the global model's features need `check_kept(..., classifier=False)`."""
 
 
-def check_kept(method: str, setting: RunSetting, because: str, *, classifier: bool) -> None:
+def check_kept(method: str, setting: CheckContext, because: str, *, classifier: bool) -> None:
     """Rejects parts by which each client keeps its own classifier, or with `classifier=False` any layer below it."""
     params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
     for other in parts_with(setting.parts, Personal):

@@ -2,7 +2,7 @@
 
 from fedjax_bal.methods.combine import Recipe, recipe
 from fedjax_bal.methods.heads import classifier_shapes
-from fedjax_bal.methods.roles import Personal, RunSetting, Separate, part, parts_with
+from fedjax_bal.methods.roles import CheckContext, Personal, Separate, part, parts_with
 from fedjax_bal.types import PyTree
 
 
@@ -21,7 +21,7 @@ class OwnBody(Personal):
 
     keeps_statistics = True
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects a model without a classifier of that name, and parts that share more than that."""
         classifier_shapes(setting.model)
         for other in parts_with(setting.parts, Separate):

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
-from fedjax_bal.methods.roles import Need, Part, Personal, Reduce, Refine, RunFacts, Separate, parts_with
+from fedjax_bal.methods.roles import Need, NeedsContext, Part, Personal, Reduce, Refine, Separate, parts_with
 from fedjax_bal.optim import check_known
 from fedjax_bal.types import Federation
 
 
-def check_needs(facts: RunFacts) -> None:
+def check_needs(facts: NeedsContext) -> None:
     """Rejects a run that doesn't meet a part's requirements, or that ends before a part's first round."""
     for part in facts.parts:
         for need in part.needs:
@@ -19,7 +19,7 @@ def check_needs(facts: RunFacts) -> None:
 def begins_within(what: str, begin: int) -> Need:
     """Requires that a round of the run is the first in which something happens."""
 
-    def check(facts: RunFacts) -> None:
+    def check(facts: NeedsContext) -> None:
         if begin > facts.rounds:
             raise ValueError(
                 f"{what}: begins in round {begin}, but rounds={facts.rounds}, so that it would change nothing: "
@@ -43,7 +43,7 @@ def names_of_needs(parts: Iterable[Part]) -> list[str]:
 def plain_sgd(method: str, reason: str) -> Need:
     """Requires SGD without Nesterov momentum, with a known learning rate, as the local optimizer."""
 
-    def check(facts: RunFacts) -> None:
+    def check(facts: NeedsContext) -> None:
         local = facts.local
         check_known(method, local)
         if local.name != "sgd" or dict(local.flags).get("nesterov"):
@@ -58,7 +58,7 @@ def plain_sgd(method: str, reason: str) -> Need:
 def fresh_momentum(slot: str) -> Need:
     """Requires that clients of a chain don't pass on a local momentum."""
 
-    def check(facts: RunFacts) -> None:
+    def check(facts: NeedsContext) -> None:
         if facts.carried and facts.local.options.get("momentum"):
             raise ValueError(
                 f"optimizer_state: received 'carried' and a local momentum together with {slot}, which assumes that "
@@ -71,7 +71,7 @@ def fresh_momentum(slot: str) -> Need:
 def without_other(method: str, own: Part, *roles: type[Part], because: str) -> Need:
     """Requires that no other part plays any of the roles."""
 
-    def check(facts: RunFacts) -> None:
+    def check(facts: NeedsContext) -> None:
         for other in parts_with(facts.parts, *roles):
             if other.slot != own.slot:
                 raise ValueError(f"{method}: received {other.slot}, {because}; leave one of the two out")
@@ -82,7 +82,7 @@ def without_other(method: str, own: Part, *roles: type[Part], because: str) -> N
 def shared_model(method: str, because: str) -> Need:
     """Requires that no leaves of the model stay with the clients; other models that they train may."""
 
-    def check(facts: RunFacts) -> None:
+    def check(facts: NeedsContext) -> None:
         for other in parts_with(facts.parts, Personal):
             if not isinstance(other, Separate):
                 raise ValueError(
@@ -96,7 +96,7 @@ def shared_model(method: str, because: str) -> Need:
 def not_shown_before(method: str, own: Part, *spared: type[Part]) -> Need:
     """Requires that no earlier part changes the model for evaluation, as `own` replaces what it would change."""
 
-    def check(facts: RunFacts) -> None:
+    def check(facts: NeedsContext) -> None:
         place = [part.slot for part in facts.parts].index(own.slot)
         for other in parts_with(facts.parts[:place], Refine):
             if other.evaluation_only and not isinstance(other, spared):
@@ -111,7 +111,7 @@ def not_shown_before(method: str, own: Part, *spared: type[Part]) -> Need:
 def weighted_mean(method: str) -> Need:
     """Requires that updates are combined with their weights."""
 
-    def check(facts: RunFacts) -> None:
+    def check(facts: NeedsContext) -> None:
         for other in parts_with(facts.parts, Reduce):
             if other.unweighted:
                 raise ValueError(
@@ -131,7 +131,7 @@ def balanced_rows(federation: Federation) -> Any:
     return federation.auxiliary[BALANCED]
 
 
-def _check_rows(facts: RunFacts) -> None:
+def _check_rows(facts: NeedsContext) -> None:
     if BALANCED not in facts.auxiliary:
         raise ValueError(
             f"federation: received the auxiliary sets {sorted(facts.auxiliary)}, must have rows in {BALANCED!r} "

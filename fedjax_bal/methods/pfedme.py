@@ -8,13 +8,13 @@ from fedjax_bal.methods.combine import Count, NonNegative, Positive, Recipe, rec
 from fedjax_bal.methods.heads import batch_loss
 from fedjax_bal.methods.needs import plain_sgd, without_other
 from fedjax_bal.methods.roles import (
+    CheckContext,
     Criterion,
     Gradient,
     Logits,
     Loss,
     Need,
-    RunFacts,
-    RunSetting,
+    NeedsContext,
     Separate,
     Shift,
     Start,
@@ -75,7 +75,7 @@ class MoreauEnvelope(Separate, Start, Loss, Gradient, Step):
         sgd = plain_sgd("pfedme", "it sets the steps of the personal model itself")
         return no_statistics("pfedme"), alone, sgd, Need("no local momentum", _check_plain)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects parts that change the network after it was doubled."""
         check_twin("pfedme", _TWIN, setting)
 
@@ -122,7 +122,7 @@ class MoreauEnvelope(Separate, Start, Loss, Gradient, Step):
         return jax.tree.map(lambda leaf: self.server_rate * leaf, delta), server.state
 
 
-def _check_plain(facts: RunFacts) -> None:
+def _check_plain(facts: NeedsContext) -> None:
     local = facts.local
     extras = {
         "momentum": local.options.get("momentum"),

@@ -9,7 +9,7 @@ from fedjax_bal.data import normalised
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
 from fedjax_bal.methods.heads import classifier_shapes
 from fedjax_bal.methods.needs import SERVER_ROWS, balanced_rows
-from fedjax_bal.methods.roles import Criterion, Need, RunSetting, Server, part
+from fedjax_bal.methods.roles import CheckContext, Criterion, Need, Server, part
 from fedjax_bal.types import Array, Context, Key, PyTree, ServerContext
 
 _ALONE = 0.8  # a weight belongs to a class if no other class moves it by more than this share
@@ -51,7 +51,7 @@ class RatioLoss(Criterion, Server):
         """Requires rows of the server's own."""
         return (SERVER_ROWS,)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects a server without rows of each class, and a model without a classifier of the usual name."""
         classifier_shapes(setting.model)
         labels = np.asarray(setting.federation.labels)[np.asarray(balanced_rows(setting.federation))]

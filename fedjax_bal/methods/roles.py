@@ -86,7 +86,7 @@ def changes_for_evaluation(parts: "Iterable[Part]") -> bool:
     return any(isinstance(part, Closing) or (isinstance(part, Refine) and part.evaluation_only) for part in parts)
 
 
-class RunFacts(NamedTuple):
+class NeedsContext(NamedTuple):
     """The facts about a run that its configuration states before the data is loaded.
 
     Attributes:
@@ -121,10 +121,10 @@ class Need(NamedTuple):
     """
 
     name: str
-    check: Callable[[RunFacts], None]
+    check: Callable[[NeedsContext], None]
 
 
-class RunSetting(NamedTuple):
+class CheckContext(NamedTuple):
     """The run as `Part.check` sees it.
 
     Attributes:
@@ -211,10 +211,10 @@ class Part:
         """Returns the federation with the part's additions; selectors see the result's class counts."""
         return federation
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects a model or a federation with which the part would not work as documented."""
 
-    def caution(self, setting: RunSetting, cohort: int) -> str:
+    def caution(self, setting: CheckContext, cohort: int) -> str:
         """Says why the part makes this run learn next to nothing, with at most `cohort` clients in a round, if it does.
 
         The text is shown before training; by default it is empty. A run that can't be right is refused by `check`.

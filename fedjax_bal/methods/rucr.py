@@ -20,7 +20,7 @@ from fedjax_bal.methods.heads import (
 )
 from fedjax_bal.methods.needs import begins_within, not_shown_before
 from fedjax_bal.methods.prototypes import FeatureSums, num_features, prototypes_of
-from fedjax_bal.methods.roles import Loss, Need, Prepare, Refine, Report, RunSetting, Server, part, static
+from fedjax_bal.methods.roles import CheckContext, Loss, Need, Prepare, Refine, Report, Server, part, static
 from fedjax_bal.models import unit
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, Outputs, PyTree, ServerContext, Variables
 
@@ -127,7 +127,7 @@ class UnifiedPrototypes(Prepare, Report, Server, Loss, Refine):
         """Requires that no earlier part puts in another classifier for evaluation, and that one is retrained at all."""
         return not_shown_before("rucr", self, BeforeLookahead), begins_within("rucr's retraining", self.start + 1)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects a model without a classifier under its usual name, and layers below it that stay with the clients."""
         classifier_shapes(setting.model)
         check_kept("rucr", setting, UNUSED_FEATURES, classifier=False)

@@ -9,7 +9,7 @@ from fedjax_bal.methods import roles
 from fedjax_bal.methods.combine import Recipe, recipe
 from fedjax_bal.methods.fednova import accumulated_steps
 from fedjax_bal.methods.needs import fresh_momentum, plain_sgd, without_other
-from fedjax_bal.methods.roles import Need, RunFacts, part, static
+from fedjax_bal.methods.roles import Need, NeedsContext, part, static
 from fedjax_bal.types import Array, Cohort, Context, Key, Outcome, PyTree, ServerContext, Variables
 
 
@@ -102,7 +102,7 @@ class ControlVariates(PlainControls):
         momentum = Need("" if self.with_momentum else "no local momentum", self._check_momentum)
         return fresh_momentum(self.slot), *super().needs, momentum
 
-    def _check_momentum(self, facts: RunFacts) -> None:
+    def _check_momentum(self, facts: NeedsContext) -> None:
         local = facts.local
         if local.options.get("momentum") and not self.with_momentum:
             raise ValueError(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.methods.heads import apply_without
-from fedjax_bal.methods.roles import Need, RunFacts, RunSetting, Separate, parts_with
+from fedjax_bal.methods.roles import CheckContext, Need, NeedsContext, Separate, parts_with
 from fedjax_bal.types import Key, Model, PyTree, Variables
 
 
@@ -27,7 +27,7 @@ def without(params: PyTree, *names: str) -> PyTree:
     return {name: branch for name, branch in params.items() if name not in names}
 
 
-def check_twin(method: str, twin: str, setting: RunSetting) -> None:
+def check_twin(method: str, twin: str, setting: CheckContext) -> None:
     """Rejects parts that change the network after it was doubled, so that the two sets no longer correspond."""
     params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
     separate = {name for part in parts_with(setting.parts, Separate) for name in part.own}
@@ -42,7 +42,7 @@ def check_twin(method: str, twin: str, setting: RunSetting) -> None:
 def no_statistics(method: str) -> Need:
     """Requires a model without batch statistics, as two models would need two sets of them."""
 
-    def check(facts: RunFacts) -> None:
+    def check(facts: NeedsContext) -> None:
         if facts.normalisation and facts.normalisation.statistics:
             raise ValueError(
                 f"{method}: received the model {facts.model}, whose batch statistics can't be those of two models: "

@@ -11,12 +11,11 @@ from fedjax_bal.optim.optimizers import (
     optimizer_names,
     option_names,
 )
-from fedjax_bal.optim.schedules import Opaque, schedule, schedule_factory, schedule_names
+from fedjax_bal.optim.schedules import schedule, schedule_factory, schedule_names
 
 __all__ = [
     "USUAL_RATES",
     "AnyOptimizer",
-    "Opaque",
     "Optimizer",
     "as_optimizer",
     "check_known",

@@ -1,11 +1,10 @@
-"""Learning-rate schedules as data: factors on the rate by round or local step; and functions as static data."""
+"""Learning-rate schedules as data: factors on the rate by round or local step."""
 
 import dataclasses
 import functools
 import inspect
 import math
-import types
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -28,88 +27,18 @@ _ROUNDING = 1e-6
 _PROBE_COUNTS = np.unique(np.r_[0:64, np.geomspace(64, 1e6, 64)]).astype(np.int32)
 
 
-@jax.tree_util.register_static
-class Opaque:
-    """A hashable wrapper of a function, or a pytree of functions and arrays, as static data of a compiled program.
-
-    Two functions are equal if optax made them in the same way from equal numbers; arrays must be bitwise equal. Any
-    other function may read anything, such as a global variable, and therefore equals only itself.
-    """
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        try:
-            self._contents = _contents(value)
-        except (TypeError, ValueError, RecursionError):  # a traced number, an empty cell, a function that holds itself
-            self._contents = id(value)
-
-    def __eq__(self, other: object) -> bool:
-        """Compares by contents."""
-        return isinstance(other, Opaque) and self._contents == other._contents
-
-    def __hash__(self) -> int:
-        """Hashes the contents."""
-        return hash(self._contents)
-
-    def __repr__(self) -> str:
-        """Returns a function's name, or the type of a pytree of functions."""
-        return getattr(self.value, "__qualname__", f"optax.{type(self.value).__name__}")
-
-
-def _contents(value: Any) -> Hashable:
-    """Returns a hashable value, equal for values made in the same way; it keeps references to all functions."""
-    leaves, structure = jax.tree.flatten(value)
-    contents: list[Hashable] = []
-    for leaf in leaves:
-        made = _made_of(leaf)
-        if made is not None:
-            contents.append((made[0], _contents(made[1])))
-        elif isinstance(leaf, np.ndarray | jax.Array):
-            array = np.asarray(leaf)
-            contents.append((array.shape, array.dtype.str, array.tobytes()))
-        else:
-            hash(leaf)
-            contents.append((type(leaf), leaf))
-    return structure, tuple(contents)
-
-
-def _made_of(leaf: Any) -> tuple[Hashable, Any] | None:
-    """Returns the kind of a function or object of optax, and a pytree of its contents; None for other leaves."""
-    if isinstance(leaf, functools.partial):
-        return functools.partial, (leaf.func, leaf.args, leaf.keywords)
-    if isinstance(leaf, types.MethodType):
-        return types.MethodType, (leaf.__func__, leaf.__self__)
-    if isinstance(leaf, types.FunctionType) and _is_of_optax(leaf):
-        cells = [_cell_contents(cell) for cell in leaf.__closure__ or ()]
-        return leaf.__code__, (cells, leaf.__defaults__, leaf.__kwdefaults__)
-    if _is_of_optax(type(leaf)):  # an object of optax that isn't a pytree, such as a wrapped schedule
-        return type(leaf), vars(leaf)
-    return None
-
-
-def _cell_contents(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # the cell of a variable that was never assigned
-        return ...
-
-
-def _is_of_optax(made: Any) -> bool:
-    return (made.__module__ or "").partition(".")[0] == "optax"
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Schedule:
     """A schedule by name, from `schedule`; parameters that are leaves can change without another compilation.
 
     Attributes:
-        name: one of `schedule_names()`, or a function itself.
+        name: one of `schedule_names()`, or a function, which equals only itself.
         numbers: its parameters that are pytree leaves.
         fixed: its other parameters, as pairs.
     """
 
-    name: str | Opaque = dataclasses.field(metadata={"static": True})
+    name: str | Factor = dataclasses.field(metadata={"static": True})
     numbers: dict[str, Any] = dataclasses.field(default_factory=dict)
     fixed: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), metadata={"static": True})
 
@@ -123,11 +52,10 @@ class Schedule:
 
     def computed_factor(self, count: Any) -> Array:
         """Returns the factor as the function computes it, `Float[]`, which may be below 0."""
-        if isinstance(self.name, Opaque):
-            function = self.name.value
-        else:
+        function = self.name
+        if isinstance(function, str):
             fixed = {key: dict(value) if isinstance(value, tuple) else value for key, value in self.fixed}
-            function = schedule_factory(self.name)(**self.numbers, **fixed)
+            function = schedule_factory(function)(**self.numbers, **fixed)
         return jnp.asarray(function(count), float)
 
 
@@ -291,7 +219,7 @@ def schedule(name: str, **parameters: Any) -> Schedule | None:
 
 def given_schedule(function: Factor) -> Schedule:
     """Wraps a function of the count, such as an optax schedule; raises `ValueError` for factors below 0."""
-    made = Schedule(Opaque(function))
+    made = Schedule(function)
     _check_factors(made)
     return made
 
@@ -315,6 +243,7 @@ def _is_leaf(name: str, key: str, parameters: Mapping[str, Any]) -> bool:
 
 
 def _check_factors(made: Schedule) -> None:
+    name = made.name if isinstance(made.name, str) else getattr(made.name, "__qualname__", "a function")
     start_jax()
     try:
         with package_settings():
@@ -322,16 +251,16 @@ def _check_factors(made: Schedule) -> None:
     except jax.errors.JAXTypeError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"schedule: {made.name}: {reason} A schedule is computed for traced counts: use jax.numpy and jnp.where "
+            f"schedule: {name}: {reason} A schedule is computed for traced counts: use jax.numpy and jnp.where "
             "in place of numpy and if"
         ) from None
     except (ValueError, TypeError, AttributeError, AssertionError) as error:
-        raise ValueError(f"schedule: {made.name}: {error}") from None
+        raise ValueError(f"schedule: {name}: {error}") from None
     lowest = -_ROUNDING * np.max(factors)
     wrong = np.flatnonzero(~(np.isfinite(factors) & (factors >= min(lowest, 0.0))))
     if wrong.size:
         first = wrong[0]
         raise ValueError(
-            f"schedule: {made.name}: its factor on the learning rate is {factors[first]:g} at {_PROBE_COUNTS[first]} "
+            f"schedule: {name}: its factor on the learning rate is {factors[first]:g} at {_PROBE_COUNTS[first]} "
             "(from 0), must be finite and at least 0"
         )

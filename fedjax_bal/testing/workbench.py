@@ -21,7 +21,7 @@ from fedjax_bal.engine.device import (
     matmul_precision,
     run_round,
 )
-from fedjax_bal.engine.host import Simulation, assign, build
+from fedjax_bal.engine.host import Simulation, assign, build_simulation
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.parts import Batches, Deliver, Report, Server, part, static
@@ -156,7 +156,7 @@ class Bench:
     @functools.cached_property
     def simulation(self) -> Simulation:
         """The simulation that a user would run."""
-        return build(
+        return build_simulation(
             self.recipe, self.model, self.federation, self.test, rounds=ROUNDS,
             local=self.local or toy.local_training(self.model),
             participation=self.participation or toy.participation(self.recipe),

@@ -1,6 +1,8 @@
 """Numbers of copies against exact arithmetic, at integers and at the mean, and the law of the random modes."""
 
+import inspect
 from fractions import Fraction
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -195,12 +197,14 @@ def test_vmap_with_keys_and_a_swept_alpha():
     assert (apart != apart[0]).any()
 
 
-@pytest.mark.parametrize("function", [augmentation_counts, lambda *rest: augmentation_copies(np.array([1, 2]), *rest)])
-def test_a_wrong_mode_and_a_missing_key_are_refused(function):
+@pytest.mark.parametrize("given", [(augmentation_counts,), (augmentation_copies, jnp.array([1, 2]))])
+def test_a_wrong_mode_and_a_missing_key_are_refused(given):
+    function, *labels = given
+    refused = partial(inspect.unwrap(function), *labels, jnp.asarray(COUNTS), 0.67)
     with pytest.raises(ValueError, match="mode: received 'flor'"):
-        function(COUNTS, 0.67, "flor")
+        refused("flor")
     with pytest.raises(ValueError, match="key: received None"):
-        function(COUNTS, 0.67, "target")
+        refused("target")
 
 
 def test_double_precision_sees_further():

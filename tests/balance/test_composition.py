@@ -1,5 +1,7 @@
 """FL-CIR's composition and reward against float64, and at their edges."""
 
+import inspect
+
 import jax
 import numpy as np
 import pytest
@@ -128,6 +130,6 @@ def test_reward_at_its_edges(mode):
 
 def test_unknown_modes_are_refused():
     with pytest.raises(ValueError, match="mode: received 'inv'"):
-        composition_from_gradients(NORMS, "inv")
+        inspect.unwrap(composition_from_gradients)(NORMS, "inv")
     with pytest.raises(ValueError, match="mode: received 'paper'"):
-        composition_reward(NORMS, "paper")
+        inspect.unwrap(composition_reward)(NORMS, "paper")

@@ -1,5 +1,7 @@
 """FedLC's offsets and FedRS's factors against float64, and at their edges."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,7 +63,7 @@ def test_a_factor_of_zero_holds_back_the_gradient_of_absent_classes():
 
 def test_an_unknown_mode_is_refused():
     with pytest.raises(ValueError, match="mode: received 'sfot'"):
-        restricted_scale(COUNTS, 0.5, "sfot")
+        inspect.unwrap(restricted_scale)(COUNTS, 0.5, "sfot")
 
 
 @pytest.mark.parametrize("function", [logit_calibration, restricted_scale, lambda c, a: restricted_scale(c, a, "soft")])

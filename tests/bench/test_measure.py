@@ -6,14 +6,14 @@ import toys
 from fedjax_bal import models, recipes
 from fedjax_bal.bench import measure
 from fedjax_bal.bench.flops import model_flops
-from fedjax_bal.engine.host import build
+from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.options import Execution, LocalTraining, Participation
 
 
 @pytest.fixture(scope="module")
 def record():
     """The toy federation, all clients in every round, in dispatches of several rounds."""
-    simulation = build(
+    simulation = build_simulation(
         recipes.fedavg(), net(), toys.federation(), toys.test_set(), rounds=2,
         participation=Participation(clients_per_round=10), local=LocalTraining(batch_size=4),
         execution=Execution(strategy="map"),

@@ -6,7 +6,7 @@ import small_run
 import toys
 
 from fedjax_bal import data, make_round, models, simulate
-from fedjax_bal.engine.host import build
+from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.lab import RunFolder, dry_run
 from fedjax_bal.options import Participation
 from fedjax_bal.recipes import balanced_softmax, combine, fedavg, fedetf, fedprox, flcir, logit_adjustment, rebafl
@@ -25,7 +25,7 @@ def federation(clients, single=0):
 
 def cautions(recipe, *sizes):
     test = IMAGES[:4], LABELS[:4]
-    return build(recipe, NETWORK, federation(*sizes), test, rounds=1, participation=FEW).cautions
+    return build_simulation(recipe, NETWORK, federation(*sizes), test, rounds=1, participation=FEW).cautions
 
 
 def test_flcir_is_cautioned_against_where_a_round_has_few_of_the_clients():

@@ -17,9 +17,9 @@ from fedjax_bal.engine.device.chain import ClientRecord
 from fedjax_bal.engine.device.client_axis import CohortResult
 from fedjax_bal.engine.device.evaluation import in_batches
 from fedjax_bal.engine.device.round import _clipped
-from fedjax_bal.engine.host import build, simulate
+from fedjax_bal.engine.host import build_simulation, simulate
 from fedjax_bal.engine.host.faults import describe_faults
-from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
+from fedjax_bal.engine.host.stack import Member, StackedRuns, stacking_key
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.metrics.traffic import HUGE, LONG, MOST_NAMED, NOT_FINITE, OUTDATED, Fault, FaultCounts
 from fedjax_bal.optim.optimizers import optimizer
@@ -50,7 +50,7 @@ def simulation(
     **execution,
 ):
     recipe = recipes.combine(recipe, recipes.faults(kind, **faulty)) if faulty else recipe
-    return build(
+    return build_simulation(
         recipe, model or toys.network(), toys.federation(), TEST, rounds=rounds, local=local,
         participation=Participation(selector=selector, delivery=delivery),
         execution=Execution(**EXECUTION | {"broken_clients": policy} | execution),
@@ -163,7 +163,7 @@ def test_of_a_stack_only_the_run_that_breaks_is_done_without():
     plain = [made(without(breaks | {"rounds": [2]}))] * 2
     ends = []
     for own in (members, [Member(sim, member.seed) for sim, member in zip(plain, members, strict=True)]):
-        stack = Stack(own, [member.simulation.init(member.seed) for member in own])
+        stack = StackedRuns(own, [member.simulation.init(member.seed) for member in own])
         faults = [fault for _ in range(2) for advance in stack.advance() for fault in advance.faults]
         ends.append(([jax.device_get(stack.snapshot(place)) for place in range(2)], faults))
     for got, want in zip(ends[0][0], ends[1][0], strict=True):

@@ -7,7 +7,7 @@ import toys
 from rounding import FORMULA, STEPS
 
 from fedjax_bal import models, optimizer, recipes
-from fedjax_bal.engine.host import build, simulate
+from fedjax_bal.engine.host import build_simulation, simulate
 from fedjax_bal.options import LocalTraining
 from fedjax_bal.types import Variables
 
@@ -32,7 +32,7 @@ def test_a_run_starts_from_what_it_is_given_and_leaves_it_alone():
 
 
 def test_starting_from_the_drawn_model_changes_nothing():
-    sim = build(
+    sim = build_simulation(
         recipes.scaffold(), toys.network(), toys.federation(), toys.test_set(), rounds=2,
         local=LocalTraining(batch_size=4),
     )  # fmt: skip
@@ -54,7 +54,9 @@ def test_variables_of_another_model_are_refused_by_name():
             run(variables=Variables(params, {}))
     # What a method adds to its model is missing in that of another one.
     mlp = models.build("mlp", toys.CLASSES, (1, toys.WIDTH, 1))
-    sim = build(recipes.moon(), mlp, toys.federation(), toys.test_set(), rounds=2, local=LocalTraining(batch_size=4))
+    sim = build_simulation(
+        recipes.moon(), mlp, toys.federation(), toys.test_set(), rounds=2, local=LocalTraining(batch_size=4)
+    )
     with pytest.raises(ValueError, match="nothing for params.projection.*trained by a method that adds the same to it"):
         sim.init(0, mlp.init(jax.random.key(0)))
 

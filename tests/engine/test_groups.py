@@ -21,7 +21,7 @@ from fedjax_bal.engine.device.chain import client_context, finish_client
 from fedjax_bal.engine.device.leaves import keep, moving_leaves
 from fedjax_bal.engine.device.local_training import train_locally
 from fedjax_bal.engine.device.round import broadcast
-from fedjax_bal.engine.host import build
+from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.metrics import HUGE
 from fedjax_bal.optim import optimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
@@ -61,7 +61,7 @@ class Trained(NamedTuple):
 
 def trained(recipe, local=SGD):
     """What a client makes of the initial model in four local steps."""
-    sim = build(
+    sim = build_simulation(
         recipe, network(), toys.federation(), toys.test_set(), rounds=1,
         participation=Participation(clients_per_round=1),
         local=LocalTraining(batch_size=BATCH, epochs=EPOCHS, optimizer=local),
@@ -314,7 +314,7 @@ def test_the_server_s_decay_and_its_norms_leave_out_what_is_frozen_or_stays():
     federation = cases.federation(False)
     model = models.build("mlp", cases.CLASSES, federation.images.shape[1:], hidden=(3,))
     server = optax.chain(optax.add_decayed_weights(0.5), optax.clip_by_global_norm(0.2), optax.sgd(1.0))
-    sim = build(
+    sim = build_simulation(
         combine(recipes.fedbabu(), recipes.ditto()), model, federation, cases.test_set(), rounds=1,
         local=LocalTraining(batch_size=4, optimizer=optimizer("sgd", 1e-6)),
         participation=Participation(clients_per_round=2), server_optimizer=server,
@@ -408,7 +408,7 @@ def test_an_own_model_leaves_methods_as_they_are_without(names):
     )
 
     def finished(recipe):
-        sim = build(
+        sim = build_simulation(
             recipe, model, federation, cases.test_set(), rounds=3,
             execution=Execution(broken_clients="exclude", strategy="map", devices=1),
             participation=Participation(clients_per_round=3), local=LocalTraining(batch_size=4, optimizer=SGD),

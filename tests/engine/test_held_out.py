@@ -15,7 +15,7 @@ from rounding import STEPS, SUM
 from fedjax_bal import data, recipes
 from fedjax_bal.engine.device import evaluation
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.engine.host import build, simulate
+from fedjax_bal.engine.host import build_simulation, simulate
 from fedjax_bal.engine.host.fine_tuning import FineTuner, plain_setting
 from fedjax_bal.metrics import EarlyStopping, Shots, across_clients
 from fedjax_bal.optim.optimizers import optimizer
@@ -48,7 +48,7 @@ LANES = Execution(strategy="vmap", devices=2, chunk=2)
 
 def simulation(recipe=None, **options):
     given = {"rounds": 2, "local": LOCAL, "participation": CLIENTS} | options
-    return build(recipe or recipes.fedavg(), toys.network(), federation(), toys.test_set(), **given)
+    return build_simulation(recipe or recipes.fedavg(), toys.network(), federation(), toys.test_set(), **given)
 
 
 @cache
@@ -219,7 +219,7 @@ def test_a_learning_rate_that_ends_at_0_leaves_nothing_to_fine_tune_with():
 
 
 def test_without_test_rows_there_is_nothing_to_fine_tune_for():
-    bare = build(recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), rounds=1)
+    bare = build_simulation(recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), rounds=1)
     with pytest.raises(ValueError, match="personalised: received 1 and a federation whose clients have no test rows"):
         FineTuner(bare, 1)
     with pytest.raises(ValueError, match="personalised: received 0"):

@@ -10,7 +10,7 @@ import toys
 from rounding import FORMULA, STEPS
 
 from fedjax_bal import recipes
-from fedjax_bal.engine.host import build
+from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
@@ -29,7 +29,7 @@ def simulation(recipe, **changes):
     # The same for all, so that runs of FedAvg have the same program.
     options = {"rounds": 3, "local": LOCAL, "participation": CLIENTS, "execution": EXECUTION} | changes
     options["evaluation"] = Evaluation(update_diversity=True)
-    return build(recipe, toys.network(), toys.federation(), toys.test_set(), **options)
+    return build_simulation(recipe, toys.network(), toys.federation(), toys.test_set(), **options)
 
 
 def state_after(sim):
@@ -88,7 +88,7 @@ def test_balanced_softmax_without_a_second_class_does_not_learn():
         copy=np.zeros(20, np.int32),
     )  # fmt: skip
     for recipe, learns in ((recipes.balanced_softmax(), False), (recipes.rebafl(), True)):
-        sim = build(recipe, toys.network(), single, toys.test_set(), rounds=2)
+        sim = build_simulation(recipe, toys.network(), single, toys.test_set(), rounds=2)
         before = jax.device_get(sim.init(0).state.variables.params)
         after = state_after(sim).variables.params
         assert (toys.largest_difference(before, after) > 0) == learns
@@ -203,4 +203,4 @@ def test_what_does_not_fit_is_refused_with_a_reason(changes, message):
 def test_images_of_another_shape_are_refused():
     images, labels = toys.test_set()
     with pytest.raises(ValueError, match=r"test set: received images of shape \(5,\)"):
-        build(recipes.fedavg(), toys.network(), toys.federation(), (images.reshape(-1, 5), labels), rounds=1)
+        build_simulation(recipes.fedavg(), toys.network(), toys.federation(), (images.reshape(-1, 5), labels), rounds=1)

@@ -15,7 +15,7 @@ from table import finish as run_through
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.engine.device.layout import Layout
-from fedjax_bal.engine.host import build, executable, memory
+from fedjax_bal.engine.host import build_simulation, executable, memory
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.selection import bernoulli
@@ -33,7 +33,7 @@ REPORTED = Evaluation(update_diversity=True, local_test_images=5)
 
 
 def simulation(name="fedavg", execution=Execution(), local=LOCAL, participation=CLIENTS):
-    return build(
+    return build_simulation(
         RECIPES[name], toys.network(), toys.federation(), toys.test_set(), rounds=ROUNDS, local=local,
         participation=participation, evaluation=REPORTED, execution=execution,
     )  # fmt: skip
@@ -181,7 +181,7 @@ def test_two_devices_give_the_same_bits_at_every_call():
     images, labels = rng.integers(0, 255, (1800, 28, 28, 1), np.uint8), rng.integers(0, 10, 1800)
     federation = data.federate(images, labels, np.array_split(np.arange(1800), 9), num_classes=10)
     model = models.build("rebafl_fmnist", 10, (28, 28, 1))
-    sim = build(
+    sim = build_simulation(
         recipes.fedavg(), model, federation, (images[:10], labels[:10]), rounds=1, execution=Execution(devices=2)
     )
     first, *others = [jax.device_get(sim.advance(0, sim.init(0)).snapshot.state.variables.params) for _ in range(8)]

@@ -8,8 +8,8 @@ import pytest
 import toys
 
 from fedjax_bal import data, recipes, simulate
-from fedjax_bal.engine.host import build
-from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
+from fedjax_bal.engine.host import build_simulation
+from fedjax_bal.engine.host.stack import Member, StackedRuns, stacking_key
 from fedjax_bal.options import Execution, LocalTraining
 from fedjax_bal.types import Dataset
 
@@ -56,7 +56,7 @@ def test_programs_do_not_see_names():
     known = dataset()
     model, test = toys.network(), toys.test_set()
     first, second = (
-        build(recipes.fedavg(), model, natural(each), test, rounds=2, local=LOCAL, execution=ALONE)
+        build_simulation(recipes.fedavg(), model, natural(each), test, rounds=2, local=LOCAL, execution=ALONE)
         for each in (known, known._replace(client_names=tuple("uvwxyz")))
     )
     assert first.federation.client_names == tuple("abcdef") and first.federation_on_device.names is None
@@ -72,7 +72,7 @@ def test_runs_on_other_users_train_together():
     # As the command line does it: all partitions share the arrays that are on the devices.
     stored = federations[0].images, federations[0].labels
     sims = [
-        build(
+        build_simulation(
             recipes.fedavg(), toys.network(), each._replace(images=stored[0], labels=stored[1]), toys.test_set(),
             rounds=1, local=LOCAL, execution=replace(ALONE, rounds_per_dispatch=1),
         )
@@ -80,7 +80,7 @@ def test_runs_on_other_users_train_together():
     ]  # fmt: skip
     sims[1].test = sims[0].test
     assert stacking_key(sims[0]) == stacking_key(sims[1])
-    stack = Stack([Member(sim, 0) for sim in sims], [sim.init(0) for sim in sims])
+    stack = StackedRuns([Member(sim, 0) for sim in sims], [sim.init(0) for sim in sims])
     for sim, result in zip(sims, stack.advance(), strict=True):
         alone = sim.advance(0, sim.init(0))
         assert result is not None

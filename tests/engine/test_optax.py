@@ -1,6 +1,5 @@
 """Optax transformations as they are, on either side: the same runs as with the package's own, and clear refusals."""
 
-import jax
 import numpy as np
 import optax
 import pytest
@@ -10,13 +9,12 @@ from table import finish
 
 from fedjax_bal import recipes, testing
 from fedjax_bal.engine.device.evaluation import in_batches
-from fedjax_bal.engine.host import build
+from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.engine.host.fine_tuning import FineTuner
-from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
+from fedjax_bal.engine.host.stack import Member, StackedRuns, stacking_key
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
-from fedjax_bal.parts import Gradient, part
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import bernoulli
 from fedjax_bal.types import ClientTests
@@ -27,7 +25,7 @@ FALLING = optax.piecewise_constant_schedule(0.4, {1: 0.5, 2: 0.5})  # 0.4, 0.2, 
 
 
 def simulation(local, recipe=None, federation=None, server_optimizer=None, delivery=SOME, strategy="map"):
-    return build(
+    return build_simulation(
         recipe or recipes.fedavg(), toys.network(), federation or toys.federation(), TEST, rounds=3,
         local=LocalTraining(epochs=2, batch_size=8, optimizer=local), server_optimizer=server_optimizer,
         participation=Participation(clients_per_round=4, delivery=delivery),
@@ -72,12 +70,13 @@ def test_the_battery_passes():
 
 
 @pytest.mark.slow
-def test_equal_transformations_are_trained_together_and_others_apart():
-    sims = [simulation(optax.sgd(rate), server_optimizer=optax.adam(0.1)) for rate in (0.1, 0.1, 0.2)]
+def test_runs_of_one_transformation_are_trained_together_and_others_apart():
+    server = optax.adam(0.1)
+    sims = [simulation(local, server_optimizer=server) for local in (SGD, SGD, optax.sgd(0.1))]
     keys = [stacking_key(sim) for sim in sims]
     assert keys[0] == keys[1] != keys[2]
     members = [Member(sims[0], 0), Member(sims[1], 1)]
-    stack = Stack(members, [member.simulation.init(member.seed) for member in members])
+    stack = StackedRuns(members, [member.simulation.init(member.seed) for member in members])
     stack.advance()
     for place, member in enumerate(members):
         alone = member.simulation.advance(member.seed, member.simulation.init(member.seed)).snapshot
@@ -101,14 +100,6 @@ def test_a_diverging_client_is_named_without_a_rate():
         sim.advance(0, sim.init(0))
 
 
-@part
-class Scaled(Gradient):
-    """Asks for the learning rate."""
-
-    def gradient(self, grads, params, ctx):
-        return jax.tree.map(lambda leaf: leaf * ctx.learning_rate, grads)
-
-
 SGD = optax.sgd(0.1)
 REFUSED = {
     "fednova": (recipes.fednova(), {"local": SGD}, r"^fednova: received an optax tr.*pass fedjax_bal.optimi"),
@@ -129,13 +120,8 @@ def test_what_can_t_work_is_refused(name):
         simulation(**{"local": optimizer("sgd", 0.1)} | options, recipe=recipe)
 
 
-def test_a_part_that_asks_for_the_rate_is_told_what_to_pass():
-    sim = simulation(SGD, Recipe("mine", (Scaled(),)))
-    with pytest.raises(ValueError, match="can't be read from it"):
-        sim.advance(0, sim.init(0))
-
-
 def test_a_recipe_may_bring_one():
-    recipe = Recipe("mine", server_optimizer=optax.sgd(1.0, momentum=0.9))
-    same = simulation(SGD, recipe, server_optimizer=optax.sgd(1.0, momentum=0.9)).setting
+    server = optax.sgd(1.0, momentum=0.9)
+    recipe = Recipe("mine", server_optimizer=server)
+    same = simulation(SGD, recipe, server_optimizer=server).setting
     assert same.server == simulation(SGD, recipe).setting.server

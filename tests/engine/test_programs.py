@@ -11,15 +11,15 @@ import quick
 import toys
 
 from fedjax_bal import recipes
-from fedjax_bal.engine.host import build, executable
-from fedjax_bal.engine.host.stack import Member, Stack, program_of
+from fedjax_bal.engine.host import build_simulation, executable
+from fedjax_bal.engine.host.stack import Member, StackedRuns, program_of
 from fedjax_bal.optim import optimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
 
 
 def simulation(rate=0.1, recipe=None, batch_size=4, precision="float32"):
     local = LocalTraining(batch_size=batch_size, optimizer=optimizer("sgd", rate))
-    return build(
+    return build_simulation(
         recipe or recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), rounds=2, local=local,
         participation=Participation(clients_per_round=4),
         execution=Execution(strategy="map", devices=1, precision=precision),
@@ -65,7 +65,7 @@ def test_batches_of_a_sweep_with_as_many_runs_share_a_program(compiled):
     stacks = []
     for seeds in ((0, 1), (2, 3), (4, 5, 6)):
         members = [Member(simulation(0.1 * (1 + seed)), seed) for seed in seeds]
-        stacks.append(Stack(members, [member.simulation.init(member.seed) for member in members]))
+        stacks.append(StackedRuns(members, [member.simulation.init(member.seed) for member in members]))
         stacks[-1].compile()
     assert len(compiled) == 2
 
@@ -114,7 +114,7 @@ def test_a_stack_asks_for_the_program_that_was_compiled_without_its_states(compi
     sims = [simulation(0.1), simulation(0.2)]
     ahead = program_of(sims)
     members = [Member(sim, seed) for seed, sim in enumerate(sims)]
-    stack = Stack(members, [member.simulation.init(member.seed) for member in members])
+    stack = StackedRuns(members, [member.simulation.init(member.seed) for member in members])
     stack.compile()
     assert stack._compiled is ahead and len(compiled) == 1
 

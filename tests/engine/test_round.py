@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from rounding import FORMULA, STEPS, SUM
 
 from fedjax_bal import LocalTraining, Participation, make_round, recipes
-from fedjax_bal.engine.host import build
+from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.parts import Refine, Report, Server, Step, Weigh, part
 from fedjax_bal.recipes import Recipe
@@ -62,7 +62,7 @@ class Watching(Report, Weigh, Step, Server, Refine):
 def test_parts_on_the_server_see_their_state_the_reports_and_the_model_of_the_moment():
     recipe, given = Recipe("watching", (Watching(),)), (toys.network(), toys.federation(), toys.test_set())
     options = {"local": LocalTraining(optimizer=optimizer("sgd", 0.1)), "server_optimizer": optimizer("sgd", 1.0)}
-    sim = build(recipe, *given, rounds=ROUNDS, participation=Participation(clients_per_round=4), **options)
+    sim = build_simulation(recipe, *given, rounds=ROUNDS, participation=Participation(clients_per_round=4), **options)
     start = jax.device_get(sim.init(0).state.variables)
     advance = sim.advance(0, sim.init(0))
     state = jax.device_get(advance.snapshot.state)

@@ -12,8 +12,8 @@ from rounding import FORMULA, SUM
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.engine.device.evaluation import in_batches
-from fedjax_bal.engine.host import build
-from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
+from fedjax_bal.engine.host import build_simulation
+from fedjax_bal.engine.host.stack import Member, StackedRuns, stacking_key
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.selection import bernoulli
@@ -31,12 +31,14 @@ EXECUTION = Execution(strategy="map", devices=1, rounds_per_dispatch=2)
 def simulation(rate=0.1, recipe=None, federation=None, local=LOCAL, **changes):
     options = {"rounds": ROUNDS, "participation": CLIENTS, "execution": EXECUTION} | changes
     options["local"] = replace(local, optimizer=optimizer("sgd", rate))
-    return build(recipe or recipes.fedavg(), toys.network(), federation or toys.federation(), TEST, **options)
+    return build_simulation(
+        recipe or recipes.fedavg(), toys.network(), federation or toys.federation(), TEST, **options
+    )
 
 
 def together(members):
     """The last states of runs that are trained together, and the records of each."""
-    stack = Stack(members, [member.simulation.init(member.seed) for member in members])
+    stack = StackedRuns(members, [member.simulation.init(member.seed) for member in members])
     records = [[] for _ in members]
     while stack.round < ROUNDS:
         for own, advance in zip(records, stack.advance(), strict=True):
@@ -118,11 +120,13 @@ def test_equal_runs_of_every_recipe_are_the_same_kind(name):
     }.get(name, {})
     low = Execution(precision="bfloat16")
     recipe = recipes.RECIPES[name]
-    one, other = (build(recipe(**options), network, federation, test, rounds=2, execution=low) for _ in range(2))
+    one, other = (
+        build_simulation(recipe(**options), network, federation, test, rounds=2, execution=low) for _ in range(2)
+    )
     assert stacking_key(one) == stacking_key(other)
 
 
 def test_runs_whose_memory_is_gathered_on_the_host_are_refused():
     sim = simulation(recipe=recipes.scaffold(), execution=replace(EXECUTION, client_memory="disk"))
     with pytest.raises(ValueError, match="memory is kept on disk, must be on device for runs that train"):
-        Stack([Member(sim, 0), Member(sim, 1)], [])
+        StackedRuns([Member(sim, 0), Member(sim, 1)], [])

@@ -11,7 +11,7 @@ import toys
 from rounding import FORMULA
 
 from fedjax_bal import data, models, recipes
-from fedjax_bal.engine.host import build, simulate
+from fedjax_bal.engine.host import build_simulation, simulate
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.parts import Memory, Steps, part, static
@@ -37,7 +37,7 @@ def network():
 def after(how, clients):
     """The statistics after each round of one client; parameters stay where they are, as the learning rate is 0."""
     shards = federation()
-    sim = build(
+    sim = build_simulation(
         recipes.fedavg(), network(), shards, (shards.images, shards.labels), rounds=len(clients),
         local=LocalTraining(batch_size=4, optimizer=optimizer("sgd", 0.0), batch_statistics=how, lone_rows="keep"),
         participation=Participation(selector=toys.chosen(*([[client]] for client in clients))),
@@ -177,7 +177,7 @@ def test_all_classes_lose_the_same_share_of_their_rows(batch_size, lone_rows):
 def test_lone_rows_are_no_batch_where_a_network_normalises_batches(model, options, steps):
     shards, net = federation(), models.build(model, 3, (4, 4, 1))
     local = LocalTraining(**{"batch_size": 4} | options)
-    sim = build(recipes.fedavg(), net, shards, (shards.images, shards.labels), rounds=1, local=local)
+    sim = build_simulation(recipes.fedavg(), net, shards, (shards.images, shards.labels), rounds=1, local=local)
     assert sim.federation is shards
     assert sim.setting.local_steps(np.array(SIZES)).tolist() == steps
     batch = sim.setting.batch_size

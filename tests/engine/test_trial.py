@@ -12,7 +12,7 @@ from rounding import FORMULA
 
 from fedjax_bal import recipes
 from fedjax_bal.engine.device.evaluation import in_batches, some_images
-from fedjax_bal.engine.host import build
+from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.metrics import METRICS, Measured, Metric
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Evaluation, LocalTraining, Participation
@@ -23,7 +23,7 @@ OPTIONS = {"rounds": 4, "local": LocalTraining(batch_size=4, optimizer=optimizer
 
 def records(**options):
     test = options.pop("test", toys.test_set())
-    simulation = build(recipes.fedavg(), toys.network(), toys.federation(), test, **(OPTIONS | options))
+    simulation = build_simulation(recipes.fedavg(), toys.network(), toys.federation(), test, **(OPTIONS | options))
     return simulation.advance(0, simulation.init(0)).records
 
 
@@ -34,7 +34,9 @@ def test_it_is_the_mean_over_those_who_deliver_on_some_images():
     few = some_images(in_batches(images, labels), half, len(labels))
     tested, wanted = (leaf[few.real] for leaf in (few.images, few.labels))
     model, options = toys.network(), OPTIONS | {"rounds": 1}
-    make = lambda **more: build(recipes.fedavg(), model, toys.federation(), (images, labels), **(options | more))
+    make = lambda **more: build_simulation(
+        recipes.fedavg(), model, toys.federation(), (images, labels), **(options | more)
+    )
     together = make(evaluation=Evaluation(local_test_images=half), participation=Participation(delivery=bernoulli(0.6)))
     plan, _ = together.plan(0, 0, together.selector.init(0, toys.federation().num_clients))
     brought = plan.clients[plan.delivered]
@@ -63,7 +65,7 @@ def test_a_metric_registered_between_two_equal_runs_is_measured_in_the_second(mo
     def run():
         alone = Participation(selector=toys.chosen([[2]]))
         options: dict[str, Any] = OPTIONS | {"rounds": 1, "participation": alone}
-        sim = build(recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), **options)
+        sim = build_simulation(recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), **options)
         start = jax.device_get(sim.init(0).state.variables.params)
         return sim, start, sim.advance(0, sim.init(0))
 

@@ -13,7 +13,7 @@ from golden import cases, texts
 from golden.cases import CASES, Case
 
 from fedjax_bal import models
-from fedjax_bal.engine.host import build
+from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.engine.host.fine_tuning import FineTuner
 
 SEED = 0
@@ -95,7 +95,7 @@ def _kept(case: Case, outcome: Outcome) -> Outcome:
 def _simulation(case: Case, **layout: Any) -> Any:
     (name, arguments), federation = case.model, cases.federation(case.held_out)
     model = models.build(name, cases.CLASSES, federation.images.shape[1:], convolution=CONVOLUTION, **arguments)
-    return build(case.recipe(), model, federation, cases.test_set(), **case.options(layout or MAP))
+    return build_simulation(case.recipe(), model, federation, cases.test_set(), **case.options(layout or MAP))
 
 
 def _run(sim: Any) -> tuple[Outcome, Any]:

@@ -8,7 +8,7 @@ import pytest
 import toys
 
 from fedjax_bal import recipes
-from fedjax_bal.engine.host import build, executable
+from fedjax_bal.engine.host import build_simulation, executable
 from fedjax_bal.lab import loop
 from fedjax_bal.lab.loop import Batch
 from fedjax_bal.options import Execution, LocalTraining, Participation
@@ -31,7 +31,7 @@ def test_a_program_is_kept_until_it_is_asked_for(monkeypatch):
         "execution": Execution(devices=1),
     }
     sims = [
-        build(recipe, toys.network(), toys.federation(), toys.test_set(), **common)
+        build_simulation(recipe, toys.network(), toys.federation(), toys.test_set(), **common)
         for recipe in (recipes.fedavg(), recipes.fedprox(mu=0.1))
     ]
     asked, program_of = threading.Semaphore(0), loop.program_of

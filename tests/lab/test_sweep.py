@@ -331,7 +331,8 @@ def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
         tried.append(len(self.members))
         raise ValueError("needs 7.0 GB")
 
-    monkeypatch.setattr(stack.Stack, "compile", refuse)
+    for kind in (stack.SingleRun, stack.StackedRuns):
+        monkeypatch.setattr(kind, "compile", refuse)
     axes = "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2]}]"
     rows, stopped, _ = carry(sweep(tmp_path, axes, FEDAVG), tmp_path / "out")
     assert not stopped and sorted(tried) == [1, 1, 1, 2, 3]

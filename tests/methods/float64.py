@@ -12,7 +12,7 @@ import numpy as np
 import reference
 import toys
 
-from fedjax_bal.engine.host import build
+from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.selection import bernoulli
@@ -42,7 +42,7 @@ def simulation(recipe, options=OPTIONS, *, model=None, federation=None, test=Non
     """A simulation of ragged clients, of which some are away and some don't deliver."""
     settings = {"rounds": ROUNDS, "local": local_training(options), "participation": CLIENTS, "execution": EXECUTION}
     data = (model or toys.network(), federation or toys.federation(), test or toys.test_set())
-    RECENT.append(build(recipe, *data, **(settings | changes)))
+    RECENT.append(build_simulation(recipe, *data, **(settings | changes)))
     return RECENT[-1]
 
 

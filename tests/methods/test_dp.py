@@ -13,7 +13,7 @@ from fedjax_bal import Execution, Participation, data, models, recipes, simulate
 from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.methods import dp as MODULE
 from fedjax_bal.optim import optimizer
-from fedjax_bal.parts import PrivateMean, RoundsSoFar, RunFacts, check_needs
+from fedjax_bal.parts import NeedsContext, PrivateMean, RoundsSoFar, check_needs
 from fedjax_bal.selection import bernoulli
 
 SERVER = SimpleNamespace(key=jax.random.key(0))
@@ -98,7 +98,7 @@ def test_clipping_to_the_median_of_all_updates_is_refused():
 def test_counts_of_the_client_itself_are_allowed():
     local = [recipes.logit_adjustment(), recipes.class_balanced(), recipes.ldam(), recipes.lade()]
     for with_ in local:
-        facts = RunFacts((*recipes.dp().parts, *with_.parts), optimizer("sgd", 0.1), False, 1, 4, (), "mlp", None)
+        facts = NeedsContext((*recipes.dp().parts, *with_.parts), optimizer("sgd", 0.1), False, 1, 4, (), "mlp", None)
         check_needs(facts)
 
 

@@ -14,8 +14,8 @@ from methods import float64
 from rounding import DOUBLE, FORMULA, SUM
 
 from fedjax_bal.engine.device.evaluation import in_batches
-from fedjax_bal.engine.host import build, make_round
-from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
+from fedjax_bal.engine.host import build_simulation, make_round
+from fedjax_bal.engine.host.stack import Member, StackedRuns, stacking_key
 from fedjax_bal.lab.checkpoint import load, save
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
@@ -206,7 +206,7 @@ def test_runs_that_train_together_come_to_what_each_comes_to_alone():
     assert stacking_key(sims[0]) == stacking_key(sims[1])
     assert stacking_key(sims[0]) != stacking_key(build_synchronous())
     members = [Member(sims[0], 0), Member(sims[1], 7)]
-    stack = Stack(members, [sim.init(seed) for sim, seed in members])
+    stack = StackedRuns(members, [sim.init(seed) for sim, seed in members])
     while stack.round < ROUNDS:
         stack.advance()
     for place, (sim, seed) in enumerate(members):
@@ -254,4 +254,4 @@ def test_what_does_not_fit_stale_updates_is_refused(recipe, clients, message):
     rows = toys.federation()
     rows = rows._replace(auxiliary={**rows.auxiliary, BALANCED: np.arange(3)})
     with pytest.raises(ValueError, match=message):
-        build(recipe, toys.network(), rows, TEST, rounds=2, participation=clients)
+        build_simulation(recipe, toys.network(), rows, TEST, rounds=2, participation=clients)

@@ -16,7 +16,7 @@ from methods.heads import network as headed
 
 from fedjax_bal import models, recipes
 from fedjax_bal.engine.device import PERSONAL
-from fedjax_bal.engine.host import build
+from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.engine.host.fine_tuning import FineTuner
 from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.parts import Personal, part
@@ -160,7 +160,7 @@ def make_bn():
     model = models.build("tiny_bn", toys.CLASSES, faking.SHAPE)
     with jax.enable_x64(False):
         data, local = (faking.federation(), faking.test_set()), LocalTraining(batch_size=4)
-        yield lambda recipe: build(recipe, model, *data, rounds=2, local=local)
+        yield lambda recipe: build_simulation(recipe, model, *data, rounds=2, local=local)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from fedjax_bal import recipes
 from fedjax_bal.annotations import parameters
 from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.config.schema import Sections
-from fedjax_bal.engine.host import build
+from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.parts import Criterion, Logits, Shift, part
 from fedjax_bal.recipes import RECIPES, Recipe
@@ -32,7 +32,7 @@ def test_combine_keeps_order_and_the_one_that_differs():
 def test_a_recipe_put_together_by_hand_is_refused_for_the_same_reasons():
     twice = Recipe("mine", (*recipes.median().parts, *recipes.trimmed_mean().parts))
     with pytest.raises(ValueError, match="Median and TrimmedMean both reduce the updates"):
-        build(twice, toys.network(), toys.federation(), toys.test_set(), rounds=1)
+        build_simulation(twice, toys.network(), toys.federation(), toys.test_set(), rounds=1)
 
 
 @part
@@ -49,8 +49,8 @@ def test_a_run_that_is_over_before_a_part_begins_is_refused():
     late = Recipe("late", (Late(),))
     given = (toys.network(), toys.federation(), toys.test_set())
     with pytest.raises(ValueError, match="Late: begins in round 3, but rounds=2, .* or set rounds to 3 or more"):
-        build(late, *given, rounds=2)
-    build(late, *given, rounds=3)
+        build_simulation(late, *given, rounds=2)
+    build_simulation(late, *given, rounds=3)
 
 
 @part

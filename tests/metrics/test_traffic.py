@@ -10,7 +10,7 @@ import table
 from methods import faking
 
 from fedjax_bal import recipes, selection
-from fedjax_bal.engine.host import build
+from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.models import normalises
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
@@ -104,7 +104,9 @@ def test_bytes_of_every_method_are_those_of_what_it_sends(name, monkeypatch):
 
 def small(recipe, rounds, **options):
     local = LocalTraining(lone_rows="keep", batch_size=4, optimizer=optimizer("sgd", 0.1))
-    return build(recipe, toy.network(), toy.federation(), toy.test_set(), rounds=rounds, local=local, **options)
+    return build_simulation(
+        recipe, toy.network(), toy.federation(), toy.test_set(), rounds=rounds, local=local, **options
+    )
 
 
 def test_a_frozen_classifier_is_sent_once_the_server_changes_it():

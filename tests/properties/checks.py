@@ -14,7 +14,7 @@ from properties.draws import Draw, records, run
 
 from fedjax_bal.engine.device import PERSONAL
 from fedjax_bal.engine.host.simulation import Simulation
-from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
+from fedjax_bal.engine.host.stack import Member, StackedRuns, stacking_key
 from fedjax_bal.lab import checkpoint
 from fedjax_bal.types import PyTree
 
@@ -36,7 +36,7 @@ def stack(draw: Draw) -> float | None:
     if stacking_key(draw.simulation) != stacking_key(draw.other):
         simulations[1] = draw.simulation  # a method may have made images of its own, of which there is one set only
     members = [Member(own, draw.seed + place) for place, own in enumerate(simulations)]
-    together = Stack(members, [member.simulation.init(member.seed) for member in members])
+    together = StackedRuns(members, [member.simulation.init(member.seed) for member in members])
     results: list[list[Any]] = [[], []]
     while together.round < draw.simulation.rounds:
         for own, result in zip(results, together.advance(), strict=True):

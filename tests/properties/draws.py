@@ -14,7 +14,7 @@ import toys
 
 from fedjax_bal import data, recipes
 from fedjax_bal.engine.device.evaluation import in_batches
-from fedjax_bal.engine.host import build
+from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.engine.host.simulation import DispatchResult, Simulation, Snapshot
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.optim.optimizers import optimizer
@@ -123,7 +123,7 @@ class Draw:
     def build(self, federation: Federation | None = None, layout: Mapping[str, Any] = {}, **changes: Any) -> Simulation:
         """The run's simulation, or one that differs in its layout or in some options."""
         given = self.options | {"execution": replace(self.options["execution"], **layout)} | changes
-        return build(self.recipe, self.network, federation or self.federation, self.test, **given)
+        return build_simulation(self.recipe, self.network, federation or self.federation, self.test, **given)
 
     def twin(self, simulation: Simulation | None = None, **changes: Any) -> Simulation:
         """A simulation, by default a new one of the run, with the compiled program of the run's own."""

@@ -14,7 +14,7 @@ import time
 import traceback
 from pathlib import Path
 
-from fedjax_bal.engine.host import build
+from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.options import Execution, LocalTraining, Participation
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -45,7 +45,7 @@ def outcome(names: tuple[str, ...]) -> str:
         options |= {key: value for key, value in table.small(name)[1].items() if key != "tolerance"}
     try:
         recipe = recipes.combine(*(table.small(name)[0] for name in names))
-        simulation = build(recipe, **options)
+        simulation = build_simulation(recipe, **options)
         simulation.lower(simulation.setting)
     except ValueError:
         return REFUSED

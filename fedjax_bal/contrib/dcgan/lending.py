@@ -16,7 +16,7 @@ from fedjax_bal.annotations import Count, CountOrZero, NonNegative, Seed
 from fedjax_bal.contrib.dcgan.network import Dcgan, build_dcgan
 from fedjax_bal.data import MAX_ROWS, available_bytes, gather, normalised
 from fedjax_bal.methods.needs import without_other
-from fedjax_bal.parts import Fakes, Need, Part, PrivateMean, RunSetting, part, static
+from fedjax_bal.parts import CheckContext, Fakes, Need, Part, PrivateMean, part, static
 from fedjax_bal.recipes import Recipe, cbfl
 from fedjax_bal.types import Array, Context, Federation, Key, PyTree, Variables
 
@@ -173,7 +173,7 @@ class SharedDcgans(Part):
         why = "but clients see images that are learned from others' rows without noise"
         return (without_other("shared DCGANs", self, PrivateMean, because=why),)
 
-    def check(self, setting: RunSetting) -> None:
+    def check(self, setting: CheckContext) -> None:
         """Rejects a federation in which no client can borrow from another one."""
         holders = np.count_nonzero(np.diff(np.asarray(setting.federation.offsets)))
         if holders < 2:

@@ -1,5 +1,6 @@
 """A chain: clients that train one after another on the same parameters."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ from fedjax_bal.engine.device.debug import located, stop_at_nan
 from fedjax_bal.engine.device.drawing import training_key
 from fedjax_bal.engine.device.evaluation import LocalTest, measure, zero_metrics
 from fedjax_bal.engine.device.local_training import LocalState, outcome_of, prepare, start_training, train_locally
+from fedjax_bal.engine.device.roles import call
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.trees import inexact_leaves, squared_norm, surely_finite, take, zeros_of
 from fedjax_bal.metrics import HUGE, NOT_FINITE, OUTDATED
@@ -206,18 +208,16 @@ def finish_client(
     used = leaves.personal_model(setting, outcome.end)
     outdated = jnp.zeros((), bool)
     for part in setting.parts_with(Deliver):
-        outdated |= part.outdated(*leaves.visible_to(setting, part, outcome))
-        end = part.deliver(*leaves.visible_to(setting, part, outcome))
-        outcome = outcome._replace(end=leaves.restore_hidden(setting, part, end, outcome.end))
+        outdated |= call(setting, part, part.outdated, outcome)
+        outcome = outcome._replace(end=call(setting, part, part.deliver, outcome, onto=outcome.end))
     for part in setting.parts_with(Memory):
-        memory[part.slot] = part.remember(client.memory[part.slot], *leaves.visible_to(setting, part, outcome))
+        memory[part.slot] = call(setting, part, partial(part.remember, client.memory[part.slot]), outcome)
     # A report of how the memory has changed must cover all passes, although only the last one's is kept.
     whole = outcome if earlier is None else outcome._replace(ctx=outcome.ctx._replace(memory=earlier))
     reports = {}
     for part in setting.parts_with(Report):
-        remembered = leaves.visible_to(setting, part, whole)[0]._replace(memory=memory.get(part.slot))
-        reports[part.slot] = part.report(remembered)
-    probes = {part.slot: part.probe(*leaves.visible_to(setting, part, outcome)) for part in setting.parts_with(Probe)}
+        reports[part.slot] = call(setting, part, part.report, whole._replace(memory=memory.get(part.slot)))
+    probes = {part.slot: call(setting, part, part.probe, outcome) for part in setting.parts_with(Probe)}
 
     # Finds the fault of the update, if it has one.
     params = outcome.end.params

@@ -24,12 +24,12 @@ from fedjax_bal.engine.device.chain import (
 )
 from fedjax_bal.engine.device.lanes import train_in_lanes
 from fedjax_bal.engine.device.layout import CLIENTS, Assignment, over_buckets
-from fedjax_bal.engine.device.run_axis import Runs
+from fedjax_bal.engine.device.run_axis import OneRun, Runs
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.trees import put, take, zeros_of
 from fedjax_bal.types import Array, PyTree
 
-ONE_RUN = Runs()
+ONE_RUN = OneRun()
 
 
 class CohortResult(NamedTuple):

@@ -1,6 +1,6 @@
 """Leaves of a model with special treatment: frozen, clipped separately, or kept by the clients.
 
-Parts choose the leaves. This module also decides which leaves of other parts a part can see.
+Parts choose the leaves.
 """
 
 import functools
@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_bal.engine.device.roles import call
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.parts import Freeze, Part, Personal, Separate
-from fedjax_bal.types import Aggregate, Array, Context, Outcome, PyTree, ServerContext, Variables
+from fedjax_bal.parts import Freeze, Personal, Separate
+from fedjax_bal.types import Array, Context, PyTree, Variables
 
 PERSONAL = "personal"
 """The entry of the clients' memory for the leaves that stay with them."""
@@ -80,48 +81,6 @@ def personal_model(setting: Setting, variables: Variables) -> Variables:
     return variables
 
 
-def visible_to(setting: Setting, part: Part, *values: Any) -> tuple[Any, ...]:
-    """Hides from a part the entries of `params` that other Separate parts keep with clients.
-
-    The values are parameters, variables, contexts or outcomes.
-    """
-    hidden = _hidden_from(setting, part)
-    return tuple(_without(hidden, value) for value in values) if hidden else values
-
-
-def restore_hidden(setting: Setting, part: Part, new: PyTree, old: PyTree) -> PyTree:
-    """Adds to a part's result, parameters or variables, the entries of `old` that `seen` hid from it."""
-    if not _hidden_from(setting, part):
-        return new
-    if isinstance(new, Variables):
-        return new._replace(params={**old.params, **new.params})
-    return {**old, **new}
-
-
-def _hidden_from(setting: Setting, part: Part) -> set[str]:
-    others = (other for other in setting.parts_with(Separate) if other.slot != part.slot)
-    return {name for other in others for name in other.own}
-
-
-def _without(names: set[str], value: Any) -> Any:
-    match value:
-        case Variables():
-            fields = ("params",)
-        case Context():
-            fields = ("start", "trained", "shift")
-        case Outcome():
-            fields = ("start", "end", "trained", "ctx")
-        case Aggregate():
-            fields = ("delta", "deltas")
-        case ServerContext():
-            fields = ("variables", "aggregate")
-        case dict():
-            return {name: branch for name, branch in value.items() if name not in names}
-        case _:
-            return value
-    return value._replace(**{field: _without(names, getattr(value, field)) for field in fields})
-
-
 class Group(NamedTuple):
     """The group of a leaf of the parameters; leaves of one group share an optimizer state.
 
@@ -148,9 +107,7 @@ def trained_leaves(setting: Setting, active: Setting, ctx: Context, params: PyTr
         return None
     always = {part.slot for part in active.parts_with(Freeze) if part.always}
     answers = {
-        part.slot: part.trained(*visible_to(setting, part, ctx))
-        for part in active.parts_with(Freeze)
-        if not part.always
+        part.slot: call(setting, part, part.trained, ctx) for part in active.parts_with(Freeze) if not part.always
     }
 
     def is_trained(group: Group) -> Array | bool:

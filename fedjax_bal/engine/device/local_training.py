@@ -9,13 +9,27 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from fedjax_bal import parts as roles
 from fedjax_bal.data import bounded_loop, gather
 from fedjax_bal.engine.device import leaves
 from fedjax_bal.engine.device.debug import located, stop_at_nan
 from fedjax_bal.engine.device.drawing import purpose_key, shuffled, weighted
+from fedjax_bal.engine.device.roles import call
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.trees import take
+from fedjax_bal.parts import (
+    Batches,
+    Criterion,
+    Draw,
+    Gradient,
+    Logits,
+    Loss,
+    Prepare,
+    Separate,
+    Shift,
+    Start,
+    Steps,
+    Update,
+)
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, PyTree, Variables
 
 
@@ -70,10 +84,8 @@ def train_locally(
 def prepare(setting: Setting, key: Key, ctx: Context) -> Context:
     """Adds to the context the values that the Prepare parts compute before training."""
     made = {
-        part.slot: part.prepare(
-            purpose_key(key, f"prepare/{part.slot}"), *leaves.visible_to(setting, part, ctx.start, ctx)
-        )
-        for part in setting.parts_with(roles.Prepare)
+        part.slot: call(setting, part, part.prepare, purpose_key(key, f"prepare/{part.slot}"), ctx.start, ctx)
+        for part in setting.parts_with(Prepare)
     }
     return ctx._replace(prepared=made)
 
@@ -90,10 +102,8 @@ def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array
         if setting.local.drawing == "epochs":
             return shuffled(epoch_key, ctx.size, setting.row_length, longest)
         flat = jnp.zeros(ctx.class_counts.shape)
-        parts = setting.parts_with(roles.Draw)
-        weights = sum(
-            (part.log_weights(ctx.class_counts, *leaves.visible_to(setting, part, ctx)) for part in parts), flat
-        )
+        parts = setting.parts_with(Draw)
+        weights = sum((call(setting, part, part.log_weights, ctx.class_counts, ctx) for part in parts), flat)
         return weighted(epoch_key, ctx.class_counts, weights, setting.row_length)
 
     if setting.local.steps is None:
@@ -114,9 +124,7 @@ def start_training(setting: Setting, ctx: Context, optimizer: PyTree = None) -> 
     """Makes the state of a client before its first step; the local optimizer's is fresh unless it is given."""
     if optimizer is None:
         optimizer = leaves.local_optimizer(setting, ctx.round, 0, ctx.start.params).init(ctx.start.params)
-    steps = {
-        part.slot: part.init_steps(*leaves.visible_to(setting, part, ctx)) for part in setting.parts_with(roles.Steps)
-    }
+    steps = {part.slot: call(setting, part, part.init_steps, ctx) for part in setting.parts_with(Steps)}
     return LocalState(ctx.start, optimizer, jnp.zeros(()), steps)
 
 
@@ -145,11 +153,9 @@ def train_step(
     # A short batch is padded with positions after the client's last row.
     real = within * setting.batch_size + jnp.arange(setting.batch_size) < ctx.size
     batch = gather(ctx.federation, take(ctx.federation.offsets, ctx.client) + positions, real)
-    for part in setting.parts_with(roles.Start):
+    for part in setting.parts_with(Start):
         # Selected, not branched on: lanes are at different steps.
-        begin = leaves.restore_hidden(
-            setting, part, part.start(*leaves.visible_to(setting, part, carry.variables, ctx)), carry.variables
-        )
+        begin = call(setting, part, part.start, carry.variables, ctx, onto=carry.variables)
         chosen = jax.tree.map(lambda new, old: jnp.where(index == 0, new, old), begin, carry.variables)
         carry = carry._replace(variables=chosen)
     ctx = ctx._replace(learning_rate=setting.learning_rate(ctx.round, index), steps_state=carry.steps_state)
@@ -160,10 +166,9 @@ def train_step(
     def step(active: Setting, carry: LocalState) -> LocalState:
         filled = batch
         seen = ctx
-        for part in active.parts_with(roles.Batches):
-            (visible,) = leaves.visible_to(setting, part, seen)
-            filled = part.batch(step_key(f"batch/{part.slot}"), filled, visible)
-            seen = seen._replace(class_counts=part.labelled(seen.class_counts, visible))
+        for part in active.parts_with(Batches):
+            filled = call(setting, part, part.batch, step_key(f"batch/{part.slot}"), filled, seen)
+            seen = seen._replace(class_counts=call(setting, part, part.labelled, seen.class_counts, seen))
         return _learn(setting, active, step_key("model"), seen, index, filled, carry)
 
     # The round has no client axis, so that this stays a branch, and parts cost nothing before their first round. With
@@ -186,20 +191,17 @@ def _learn(
         outputs, after = ctx.model.apply(Variables(params, stats), batch.images, train=True, key=key, real=batch.seen)
         logits = outputs.logits
         carried = dict(carry.steps_state)
-        for part in active.parts_with(roles.Logits):
-            logits = part.logits(logits, batch, *leaves.visible_to(setting, part, ctx))
+        for part in active.parts_with(Logits):
+            logits = call(setting, part, part.logits, logits, batch, ctx)
         added = []
         separate = []
-        for part in active.parts_with(roles.Loss):
-            terms = separate if isinstance(part, roles.Separate) else added
-            terms.append(part.loss(outputs, batch, *leaves.visible_to(setting, part, params, ctx)))
-        for part in active.parts_with(roles.Steps):
-            carried[part.slot] = part.next_steps(
-                carried[part.slot], outputs, batch, *leaves.visible_to(setting, part, ctx)
-            )
+        for part in active.parts_with(Loss):
+            terms = separate if isinstance(part, Separate) else added
+            terms.append(call(setting, part, part.loss, outputs, batch, params, ctx))
+        for part in active.parts_with(Steps):
+            carried[part.slot] = call(setting, part, partial(part.next_steps, carried[part.slot]), outputs, batch, ctx)
         criteria = [
-            part.losses(logits, batch.labels, *leaves.visible_to(setting, part, ctx))
-            for part in active.parts_with(roles.Criterion)
+            call(setting, part, part.losses, logits, batch.labels, ctx) for part in active.parts_with(Criterion)
         ]
         loss = sum(added, _mean_over_real(criteria[0], batch) if criteria else mean_cross_entropy(logits, batch))
         # Only the model's loss is reported, and used to weigh and select clients.
@@ -207,29 +209,25 @@ def _learn(
 
     # Shift parts move the point at which the gradient is computed; the step still starts from `params`.
     point = params
-    for part in active.parts_with(roles.Shift):
+    for part in active.parts_with(Shift):
         shifted = leaves.shifted_leaves(setting, trained, params)
         first = leaves.keep(shifted, jax.grad(objective, has_aux=True)(params)[0]) if part.needs_gradient else None
-        moved = part.shift(*leaves.visible_to(setting, part, params, first, ctx._replace(trained=shifted)))
-        point = leaves.select(shifted, leaves.restore_hidden(setting, part, moved, params), params)
+        moved = call(setting, part, part.shift, params, first, ctx._replace(trained=shifted), onto=params)
+        point = leaves.select(shifted, moved, params)
         # `objective` sees this from now on, so that Steps parts can carry on from the shift.
         ctx = ctx._replace(shift=jax.tree.map(jnp.subtract, point, params))
     grads, (loss, stats, steps) = jax.grad(objective, has_aux=True)(point)
     grads = leaves.keep(trained, grads)  # first, so that no norm includes frozen leaves
     if setting.optimizer.clip_at == "start":
         grads = leaves.clip_by_entry(setting, grads)
-    for part in active.parts_with(roles.Gradient):
-        grads = leaves.restore_hidden(
-            setting, part, part.gradient(*leaves.visible_to(setting, part, grads, params, ctx)), grads
-        )
+    for part in active.parts_with(Gradient):
+        grads = call(setting, part, part.gradient, grads, params, ctx, onto=grads)
     grads = leaves.keep(trained, grads)  # again, as a part may have added to frozen leaves
     if setting.optimizer.clip_at == "end":
         grads = leaves.clip_by_entry(setting, grads)
     transform = leaves.local_optimizer(setting, ctx.round, index, params, trained)
     updates, optimizer = transform.update(grads, carry.optimizer, params)
-    for part in active.parts_with(roles.Update):
-        updates = leaves.restore_hidden(
-            setting, part, part.updates(*leaves.visible_to(setting, part, updates, params, ctx)), updates
-        )
+    for part in active.parts_with(Update):
+        updates = call(setting, part, part.updates, updates, params, ctx, onto=updates)
     updates = leaves.keep(trained, updates)
     return LocalState(Variables(optax.apply_updates(params, updates), stats), optimizer, carry.loss_sum + loss, steps)

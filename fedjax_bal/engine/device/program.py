@@ -24,6 +24,7 @@ from fedjax_bal.engine.device.evaluation import (
     some_images,
 )
 from fedjax_bal.engine.device.local_training import LocalState, outcome_of
+from fedjax_bal.engine.device.roles import call
 from fedjax_bal.engine.device.round import (
     broadcast,
     chains_of,
@@ -32,11 +33,10 @@ from fedjax_bal.engine.device.round import (
     open_round,
     refine,
     run_round,
-    seen_by,
     server_context,
     zero_info,
 )
-from fedjax_bal.engine.device.run_axis import Runs, federation_of, run_slice
+from fedjax_bal.engine.device.run_axis import SeveralRuns, federation_of, run_slice
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.state import DispatchPlan, Info, State
 from fedjax_bal.engine.device.trees import put, take, zeros_of
@@ -60,15 +60,13 @@ def state_of(
     """Makes the state before the first round from an initial model; the other arguments are those of `init_state`."""
     clients = federation.num_clients
     spread = lambda leaf: jnp.broadcast_to(leaf, (clients if seats is None else seats, *leaf.shape))
-    memory = {
-        part.slot: part.init_memory(*leaves.visible_to(setting, part, variables)) for part in setting.parts_with(Memory)
-    }
+    memory = {part.slot: call(setting, part, part.init_memory, variables) for part in setting.parts_with(Memory)}
     memory = jax.tree.map(spread, memory | leaves.personal_memory(setting, variables))
     state = State(variables, setting.server.transform(0).init(variables.params), memory, {})
     server = server_context(setting, jnp.zeros((), jnp.int32), state, federation)
     # Server parts come last: they see the model that was drawn, but no state of another part, as there is none yet.
     server_states = {
-        part.slot: part.init_server(seen_by(setting, part, server)._replace(key=purpose_key(key, f"init/{part.slot}")))
+        part.slot: call(setting, part, part.init_server, server._replace(key=purpose_key(key, f"init/{part.slot}")))
         for part in setting.parts_with(Server)
     }
     state = state._replace(server=server_states)
@@ -140,7 +138,7 @@ def dispatch_stacked(
 def _run_stacked_round(
     setting: Setting, keys: Key, state: State, row: DispatchPlan, federation: Federation, local_test: LocalTest
 ) -> tuple[State, Info]:
-    runs = Runs(*row.plan.clients.shape[:2])
+    runs = SeveralRuns(*row.plan.clients.shape[:2])
     over_runs = _over_runs(setting, runs.count)
     numbers = jnp.arange(runs.count)[:, None, None]
     # Rows of the memory and of the downloads are read and written for all runs at once. Both stay out of the state
@@ -253,9 +251,9 @@ def evaluated_model(setting: Setting, key: Key, state: State, number: Array, fed
     reports = _closing_reports_of_all(setting, round_key, number, variables, federation) if parts else {}
     for part in parts:
         part_key = purpose_key(round_key, f"close/{part.slot}")
-        context = seen_by(setting, part, server._replace(variables=variables))
-        closed = part.close(part_key, context.variables, reports[part.slot], context)
-        variables = leaves.restore_hidden(setting, part, closed, variables)
+        close = lambda key, variables, server, part=part: part.close(key, variables, reports[part.slot], server)
+        context = server._replace(variables=variables)
+        variables = call(setting, part, close, part_key, variables, context, onto=variables)
     return variables
 
 
@@ -267,10 +265,7 @@ def closing_reports(
     ctx = client_context(setting, shared, variables, ChainClients(client, jnp.ones((), bool), {}))
     untrained = LocalState(variables, None, jnp.zeros(()), {})
     outcome = outcome_of(setting, ctx._replace(steps=jnp.zeros_like(ctx.steps)), untrained)
-    return {
-        part.slot: part.closing_report(*leaves.visible_to(setting, part, outcome))
-        for part in setting.parts_with(Closing)
-    }
+    return {part.slot: call(setting, part, part.closing_report, outcome) for part in setting.parts_with(Closing)}
 
 
 def _closing_reports_of_all(
@@ -294,7 +289,7 @@ def _closing_reports_of_all(
 def exhibits(setting: Setting, key: Key, state: State, number: Array, federation: Federation) -> dict[str, Exhibit]:
     """Returns the server parts' exhibits after a round (from 0), by slot."""
     server = server_context(setting, number, state, federation)
-    return {part.slot: part.show(key, seen_by(setting, part, server)) for part in setting.parts_with(Server)}
+    return {part.slot: call(setting, part, part.show, key, server) for part in setting.parts_with(Server)}
 
 
 def traffic_of(setting: Setting, federation: Federation, state: State, *, losses: bool = False) -> Traffic:
@@ -336,8 +331,8 @@ def _model_upload(setting: Setting, variables: Variables) -> int:
     named = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(variables)}
     bits = {name: 8 * leaf.dtype.itemsize for name, leaf in named.items()}
     for part in setting.parts_with(Deliver):
-        (params,) = leaves.visible_to(setting, part, variables.params)
-        answer = Variables(jax.tree.broadcast(part.sent_bits(params, setting.model), params), {})
+        by_leaf = lambda params, part=part: jax.tree.broadcast(part.sent_bits(params, setting.model), params)
+        answer = Variables(call(setting, part, by_leaf, variables.params), {})
         for path, number in jax.tree_util.tree_leaves_with_path(answer):
             # Of several parts the shortest number counts, as one after the other changes the same update.
             name = jax.tree_util.keystr(path)

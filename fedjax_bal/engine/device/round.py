@@ -14,10 +14,11 @@ from fedjax_bal.engine.device.client_axis import CohortResult, over_chains, zero
 from fedjax_bal.engine.device.debug import located, stop_at_nan
 from fedjax_bal.engine.device.drawing import purpose_key
 from fedjax_bal.engine.device.evaluation import LocalTest, summarise_cohort
+from fedjax_bal.engine.device.roles import call, restored
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.state import DispatchPlan, Info, State
 from fedjax_bal.metrics import LONG
-from fedjax_bal.parts import Part, Reduce, Refine, Server, Step, Weigh
+from fedjax_bal.parts import Reduce, Refine, Server, Step, Weigh
 from fedjax_bal.types import Aggregate, Array, Cohort, Federation, Key, Plan, PyTree, ServerContext, Variables
 
 
@@ -127,9 +128,9 @@ def close_round(
     server = server_context(setting, number, state, federation)
     server = server._replace(state=opened.server_states, aggregate=aggregate, cohort=opened.cohort)
     for part in setting.parts_with(Reduce):
-        context = seen_by(setting, part, server)._replace(key=purpose_key(round_key, f"reduce/{part.slot}"))
-        reduced = stop_at_nan(setting, part.reduce, context.aggregate.deltas, weights, context)
-        delta = leaves.restore_hidden(setting, part, reduced, aggregate.delta)
+        context = server._replace(key=purpose_key(round_key, f"reduce/{part.slot}"))
+        reduce = partial(call, onto=aggregate.delta)
+        delta = stop_at_nan(setting, reduce, setting, part, part.reduce, aggregate.deltas, weights, context)
         server = server._replace(aggregate=aggregate._replace(delta=delta))
     new = stop_at_nan(setting, _server_step, setting, round_key, state, server, result.sums.stats)
     variables, optimizer, stepped = new
@@ -137,9 +138,8 @@ def close_round(
     server = server._replace(variables=variables, state=stepped)
     server_states = {}
     for part in setting.parts_with(Server):
-        server_states[part.slot] = part.update(
-            purpose_key(round_key, f"update/{part.slot}"), seen_by(setting, part, server)
-        )
+        part_key = purpose_key(round_key, f"update/{part.slot}")
+        server_states[part.slot] = call(setting, part, part.update, part_key, server)
         # A part that only adds reports adds zeros here. It needs no selection, which would let XLA round its sum
         # differently in programs of one run and of several: a resumed sweep would end with other bits.
         if not part.adds_reports:
@@ -206,11 +206,6 @@ def server_context(setting: Setting, number: Array, state: State, federation: Fe
     return ServerContext(number, state.server, state.variables, None, None, setting.model, federation)
 
 
-def seen_by(setting: Setting, part: Part, server: ServerContext) -> ServerContext:
-    """Restricts the context to one server part: its own state, and the leaves that it may see."""
-    return leaves.visible_to(setting, part, server)[0]._replace(state=server.state.get(part.slot))
-
-
 def broadcast(
     setting: Setting, key: Key, number: Array, state: State, federation: Federation
 ) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
@@ -220,7 +215,7 @@ def broadcast(
     server = server_context(setting, number, state, federation)
     for part in setting.parts_with(Server):
         part_key = purpose_key(jax.random.fold_in(key, number), f"broadcast/{part.slot}")
-        server_states[part.slot], sent[part.slot] = part.broadcast(part_key, seen_by(setting, part, server))
+        server_states[part.slot], sent[part.slot] = call(setting, part, part.broadcast, part_key, server)
     return server_states, sent
 
 
@@ -236,10 +231,7 @@ def refine(
     for part in setting.parts_with(Refine):
         if part.evaluation_only == evaluation_only:
             part_key = purpose_key(key, f"{purpose}/{part.slot}")
-            refined = part.refine(
-                part_key, leaves.visible_to(setting, part, variables)[0], seen_by(setting, part, server)
-            )
-            variables = leaves.restore_hidden(setting, part, refined, variables)
+            variables = call(setting, part, part.refine, part_key, variables, server, onto=variables)
     return variables
 
 
@@ -279,7 +271,7 @@ def _weights(setting: Setting, parts: list[Weigh], server: ServerContext) -> Arr
         weights = server.cohort.delivered.astype(weights.dtype)
     for part in parts:
         wanted = weights.shape
-        weights = part.weigh(weights, server.cohort, seen_by(setting, part, server))
+        weights = call(setting, part, part.weigh, weights, server.cohort, server)
         if weights.shape != wanted:  # jax would broadcast other shapes, and train something else
             raise ValueError(
                 f"{part.slot}.weigh: received the shape {weights.shape}, must be {wanted}, one for each chain"
@@ -295,9 +287,9 @@ def _server_step(
     delta = server.aggregate.delta
     server_states = dict(server.state)
     for part in setting.parts_with(Step):
-        context = seen_by(setting, part, server)._replace(key=purpose_key(key, f"step/{part.slot}"))
-        stepped, server_states[part.slot] = part.step(leaves.visible_to(setting, part, delta)[0], context)
-        delta = leaves.restore_hidden(setting, part, stepped, delta)
+        context = server._replace(key=purpose_key(key, f"step/{part.slot}"))
+        stepped, server_states[part.slot] = call(setting, part, part.step, delta, context)
+        delta = restored(setting, part, stepped, delta)
     transform = setting.server.transform(server.round)
     # Optimizers descend, so the negative update takes the place of a gradient.
     step = setting.server.clipped(jax.tree.map(jnp.negative, delta))

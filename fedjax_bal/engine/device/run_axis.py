@@ -1,5 +1,6 @@
 """The run axis: chains of a single run, or of several runs that are trained together (stacked)."""
 
+import abc
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,18 +19,79 @@ from fedjax_bal.types import Array, ClientTests, Federation, PyTree
 _OF_A_PARTITION = ("rows", "offsets", "class_counts", "copy", "tests")
 
 
+class Runs(abc.ABC):
+    """The runs to which the chains of a round belong."""
+
+    @abc.abstractmethod
+    def view(
+        self, setting: Setting, shared: RoundInputs, number: Array, chain: ChainClients
+    ) -> tuple[Setting, RoundInputs]:
+        """Selects a chain's setting and inputs: those of its run, with the model and broadcasts that it received."""
+
+    @abc.abstractmethod
+    def sizes(self, federation: Federation, numbers: Array, chains: ChainClients) -> Array:
+        """Returns the number of rows of each client of K chains, `Int32[K, L]`."""
+
+    @abc.abstractmethod
+    def starts(self, begin: Callable[[Array], PyTree]) -> Callable[[Array], PyTree]:
+        """Returns a function of chain numbers `Int32[K]` that gives their initial states, leaves `[K, ...]`."""
+
+    @abc.abstractmethod
+    def accumulators(self, sums: Accumulator) -> Accumulator:
+        """Makes the initial sums of all runs from those of one run."""
+
+    @abc.abstractmethod
+    def add(self, sums: Accumulator, numbers: Array, weights: ChainWeights, results: ChainResult) -> Accumulator:
+        """Adds K chains, leaves `[K, ...]`, each only to the sums of its run, so that no run can spoil another's."""
+
+    @abc.abstractmethod
+    def over_devices(self, sums: Accumulator, axis: str) -> Accumulator:
+        """Returns the sums over all devices."""
+
+
+class OneRun(Runs):
+    """A single run, without an axis of runs: many operations are slower with one, even if its length is 1."""
+
+    def view(
+        self, setting: Setting, shared: RoundInputs, number: Array, chain: ChainClients
+    ) -> tuple[Setting, RoundInputs]:
+        """Selects a chain's inputs."""
+        return setting, _as_received(setting, shared, chain, shared.downloads)
+
+    def sizes(self, federation: Federation, numbers: Array, chains: ChainClients) -> Array:
+        """Returns the number of rows of each client of K chains, `Int32[K, L]`."""
+        return sizes_of(federation, chains.id, chains.delivered)
+
+    def starts(self, begin: Callable[[Array], PyTree]) -> Callable[[Array], PyTree]:
+        """Returns a function of chain numbers: all clients start from the same state, which is computed once."""
+        fresh = begin(jnp.zeros((), jnp.int32))
+        repeat = lambda leaf, count: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf)))
+        return lambda numbers: jax.tree.map(lambda leaf: repeat(leaf, len(numbers)), fresh)
+
+    def accumulators(self, sums: Accumulator) -> Accumulator:
+        """Returns the run's initial sums."""
+        return sums
+
+    def add(self, sums: Accumulator, numbers: Array, weights: ChainWeights, results: ChainResult) -> Accumulator:
+        """Adds K chains, leaves `[K, ...]`."""
+        return sums.add(weights, results.delta, results.stats, results.reports)
+
+    def over_devices(self, sums: Accumulator, axis: str) -> Accumulator:
+        """Returns the sums over all devices."""
+        return sums.over_devices(axis)
+
+
 @dataclasses.dataclass(frozen=True)
-class Runs:
-    """The runs to which chains belong: chain n belongs to run n // chains.
+class SeveralRuns(Runs):
+    """Runs whose chains are concatenated: chain n belongs to run n // chains.
 
     Attributes:
-        count: S, the number of runs; settings, shared inputs and accumulators have leaves `[S, ...]`. 0 for a single
-            run without this axis, because many operations are slower with a batch axis, even if its length is 1.
+        count: S, the number of runs; settings, shared inputs and accumulators have leaves `[S, ...]`.
         chains: G, the chains of each run.
     """
 
-    count: int = 0
-    chains: int = 0
+    count: int
+    chains: int
 
     def run_of(self, numbers: Array) -> Array:
         """Returns the runs of some chains; the last run for empty places."""
@@ -39,28 +101,17 @@ class Runs:
     def view(
         self, setting: Setting, shared: RoundInputs, number: Array, chain: ChainClients
     ) -> tuple[Setting, RoundInputs]:
-        """Selects a chain's setting and inputs: those of its run, with the model and broadcasts that it received."""
-        row: tuple[Array, ...] = ()
-        inputs = shared
-        if self.count:
-            run = self.run_of(number)
-            row = (run,)
-            key, variables, sent = run_slice((shared.key, shared.variables, shared.broadcast), run)
-            federation = federation_of(shared.federation, run)
-            largest = run_slice(shared.largest_norm, run)
-            inputs = RoundInputs(key, shared.number, variables, sent, federation, shared.local_test, largest)
-            setting = run_slice(setting, run)
-        if setting.max_staleness and chain.staleness is not None:
-            # Read in one step, run and round together: a slice of one run would copy the models of all its rounds.
-            begun = setting.download_row(shared.number - chain.staleness[0])
-            variables, sent = take(shared.downloads, (*row, begun))
-            inputs = inputs._replace(variables=variables, broadcast=sent)
-        return setting, inputs
+        """Selects a chain's setting and inputs."""
+        run = self.run_of(number)
+        key, variables, sent = run_slice((shared.key, shared.variables, shared.broadcast), run)
+        federation = federation_of(shared.federation, run)
+        largest = run_slice(shared.largest_norm, run)
+        inputs = RoundInputs(key, shared.number, variables, sent, federation, shared.local_test, largest)
+        # Read in one step, run and round together: a slice of one run would copy the models of all its rounds.
+        return run_slice(setting, run), _as_received(setting, inputs, chain, shared.downloads, run)
 
     def sizes(self, federation: Federation, numbers: Array, chains: ChainClients) -> Array:
         """Returns the number of rows of each client of K chains, `Int32[K, L]`."""
-        if not self.count:
-            return sizes_of(federation, chains.id, chains.delivered)
 
         def sizes_of_chain(number: Array, chain: ChainClients) -> Array:
             return sizes_of(federation_of(federation, self.run_of(number)), chain.id, chain.delivered)
@@ -69,21 +120,14 @@ class Runs:
 
     def starts(self, begin: Callable[[Array], PyTree]) -> Callable[[Array], PyTree]:
         """Returns a function of chain numbers `Int32[K]` that gives their initial states, leaves `[K, ...]`."""
-        if self.count:
-            return jax.vmap(begin)
-        # All clients of a run start from the same state, which is computed once.
-        fresh = begin(jnp.zeros((), jnp.int32))
-        repeat = lambda leaf, count: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf)))
-        return lambda numbers: jax.tree.map(lambda leaf: repeat(leaf, len(numbers)), fresh)
+        return jax.vmap(begin)
 
     def accumulators(self, sums: Accumulator) -> Accumulator:
         """Makes the initial sums of all runs from those of one run."""
-        return zeros_of(sums, self.count) if self.count else sums
+        return zeros_of(sums, self.count)
 
     def add(self, sums: Accumulator, numbers: Array, weights: ChainWeights, results: ChainResult) -> Accumulator:
-        """Adds K chains, leaves `[K, ...]`, each only to the sums of its run, so that no run can spoil another's."""
-        if not self.count:
-            return sums.add(weights, results.delta, results.stats, results.reports)
+        """Adds K chains, leaves `[K, ...]`, each to the sums of its run."""
 
         def add_chain(index: Array, sums: Accumulator) -> Accumulator:
             run = self.run_of(numbers[index])
@@ -97,8 +141,18 @@ class Runs:
 
     def over_devices(self, sums: Accumulator, axis: str) -> Accumulator:
         """Returns the sums over all devices."""
-        add_up = lambda sums: sums.over_devices(axis)
-        return jax.vmap(add_up)(sums) if self.count else add_up(sums)
+        return jax.vmap(lambda sums: sums.over_devices(axis))(sums)
+
+
+def _as_received(
+    setting: Setting, inputs: RoundInputs, chain: ChainClients, downloads: PyTree, *run: Array
+) -> RoundInputs:
+    """Replaces the model and the broadcasts by those of the earlier round in which a chain received them."""
+    if not setting.max_staleness or chain.staleness is None:
+        return inputs
+    begun = setting.download_row(inputs.number - chain.staleness[0])
+    variables, sent = take(downloads, (*run, begun))
+    return inputs._replace(variables=variables, broadcast=sent)
 
 
 def run_slice(tree: PyTree, run: Array) -> PyTree:

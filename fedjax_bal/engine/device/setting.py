@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import GetAttrKey
 
 from fedjax_bal.data import are_tokens
 from fedjax_bal.engine.device.layout import Layout
@@ -23,8 +24,21 @@ _STATIC = {"static": True}  # part of the pytree's structure: another value is a
 _PRODUCTS = {"float32": "highest", "tensorfloat32": "tensorfloat32", "bfloat16": "bfloat16"}
 
 # A pytree, so that the optimizer's numbers are leaves; registered here, because `options` doesn't import jax.
-_FIELDS = [field.name for field in dataclasses.fields(LocalTraining)]
-jax.tree_util.register_dataclass(LocalTraining, ["optimizer"], [name for name in _FIELDS if name != "optimizer"])
+_STATIC_OPTIONS = [field.name for field in dataclasses.fields(LocalTraining) if field.name != "optimizer"]
+
+
+def _flatten(local: LocalTraining) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+    return [(GetAttrKey("optimizer"), local.optimizer)], tuple(getattr(local, name) for name in _STATIC_OPTIONS)
+
+
+def _unflatten(static: tuple[Any, ...], leaves: Iterable[Any]) -> LocalTraining:
+    # Without the constructor, which would check the options again in each `jax.tree.map`.
+    local = object.__new__(LocalTraining)
+    vars(local).update(zip(["optimizer", *_STATIC_OPTIONS], [*leaves, *static], strict=True))
+    return local
+
+
+jax.tree_util.register_pytree_with_keys(LocalTraining, _flatten, _unflatten)
 
 
 @jax.tree_util.register_dataclass
@@ -78,7 +92,7 @@ class Setting:
         return as_optimizer("optimizer", self.local.optimizer)
 
     def learning_rate(self, round: Any, step: Any = None) -> Any:
-        """The clients' learning rate in a round, before step schedules or at a step, `Float[]`, or `UNKNOWN`."""
+        """The clients' learning rate in a round, before step schedules or at a step, `Float[]`; None if unknown."""
         rate = self.optimizer.rate(round) if step is None else self.optimizer.rate_at(round, step)
         return jax.tree.map(lambda rate: jnp.asarray(rate, float), rate)
 

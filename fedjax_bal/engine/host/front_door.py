@@ -18,7 +18,7 @@ from fedjax_bal.metrics import METRICS, EarlyStopping, client_accuracies, shot_g
 from fedjax_bal.models import check_is_model, normalisation_of
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
-from fedjax_bal.parts import BATCH_STATISTICS, RunFacts, RunSetting, changes_for_evaluation, check_needs
+from fedjax_bal.parts import BATCH_STATISTICS, CheckContext, NeedsContext, changes_for_evaluation, check_needs
 from fedjax_bal.recipes import Recipe, combine
 from fedjax_bal.status import StatusLine, duration
 from fedjax_bal.types import Dataset, Federation, Model, PyTree, Variables
@@ -70,7 +70,7 @@ class Result(NamedTuple):
         return f"Result({', '.join(f'{key}={value}' for key, value in shown.items())})"
 
 
-def build(
+def build_simulation(
     recipe: Recipe,
     model: Model,
     federation: Federation,
@@ -121,7 +121,7 @@ def build(
     # Parts also implement the options of batch statistics; they come after the recipe's own.
     recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[local.batch_statistics]))
     normalisation = normalisation_of(model)
-    facts = RunFacts(
+    facts = NeedsContext(
         parts=recipe.parts,
         local=trained,
         carried=bool(recipe.carried),
@@ -133,7 +133,7 @@ def build(
         clips=execution.clips,
     )
     check_needs(facts)
-    seen = RunSetting(recipe.parts, model, federation, trained, facts.carried, rounds)
+    seen = CheckContext(recipe.parts, model, federation, trained, facts.carried, rounds)
     for part in recipe.parts:
         part.check(seen)
 
@@ -290,7 +290,7 @@ def simulate(
         raise ValueError(f"progress: received {progress!r}, must be True, False or None")
     with StatusLine(getattr(recipe, "name", ""), progress) as status:
         with status.counting("compiling"):
-            simulation = build(
+            simulation = build_simulation(
                 recipe,
                 model,
                 federation,
