@@ -131,8 +131,8 @@ def test_run_writes_everything_and_says_where(here, monkeypatch):
 
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
     lines = invoke("run", "small.yaml", "seeds=[0, 1, 2]", "--dry-run").output.splitlines()
-    assert lines[0].startswith("small: 6 runs (4 done or given up before), 2 programs to compile; about ")
-    assert lines[1].startswith("  program 1: fedavg: 1 run of 7 rounds, ")
+    assert lines[0].startswith("small: 6 runs, 2 to train; about ")
+    assert lines[2].split()[:5] == ["1", "fedavg", "1", "1", "7"]
     assert lines[-1] == "  would resume in runs/small"
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
 
