@@ -231,14 +231,14 @@ def _train_on_ray(
     options = [text for plugin in loaded_plugins() for text in ("--plugin", plugin)]
     options += ["--data-dir", str(data_dir.absolute())] if data_dir else []
     options += ["--together", str(together)] if together else []
-    devices = devices or folder.read_devices() or most_devices([point.config for point in plan.points])
+    needed: int = devices or folder.read_devices() or most_devices([point.config for point in plan.points])
     sheet = folder.path.absolute() / folder.marker
     return train_on_ray(
         options,
         sheet,
         len(plan.points),
         address=address,
-        devices=devices,
+        devices=needed,
         note=Output().say,
         should_stop=should_stop,
     )
