@@ -228,7 +228,7 @@ def make_up(folder: Path, count: int) -> None:
     numbers |= dict.fromkeys(("failure", "broken_clients"))
     listed = [{"method": method, "seed": seed, **numbers} for method, seed in runs]
     summary = dict.fromkeys(("device", "client_updates_per_s", "samples_per_s", "target_accuracy"))
-    summary |= {"name": "synthetic", "finished": True, "class_names": names, "runs": listed}
+    summary |= {"format": 1, "name": "synthetic", "finished": True, "class_names": names, "runs": listed}
     summary |= {"versions": {}, "command": {"plugins": [], "data_dir": None}, "compile_s": 0.0, "wall_s": 0.0}
     summary |= {"cost": Cost()._asdict(), "partitions": [], "batches": []}
     (folder / "summary.json").write_text(json.dumps(summary))

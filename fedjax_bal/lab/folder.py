@@ -197,12 +197,6 @@ class RunFolder(OutputFolder):
             if self.first:
                 own_folder(self.path, _CHECKPOINTS)
 
-    def holds(self, config: Config) -> bool:
-        """Returns whether config.yaml is exactly this configuration, labels included."""
-        with contextlib.suppress(OSError):
-            return self._read(_CONFIG) == resolved_yaml(config).encode()
-        return False
-
     # What a session needs to resume
 
     def read_execution(self) -> RecordedExecution | None:
@@ -453,17 +447,16 @@ def choose_folder(path: Path, conflict: Callable[[Path], str]) -> tuple[Path, st
         mine: resumes
         mine-2: training.rounds: 10 here, 5 asked for
     """
-    first = known_conflict(path, conflict)
+
+    def conflict_with(place: Path) -> str:
+        try:
+            return conflict(place)
+        except (FolderError, OSError):
+            return ""
+
+    first = conflict_with(path)
     others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return next(place for place in others if not known_conflict(place, conflict)) if first else path, first
-
-
-def known_conflict(place: Path, conflict: Callable[[Path], str]) -> str:
-    """Returns the conflict with a folder; empty if the folder is missing, damaged or not a run's."""
-    try:
-        return conflict(place)
-    except (FolderError, OSError):
-        return ""
+    return next(place for place in others if not conflict_with(place)) if first else path, first
 
 
 def _json_lines(lines: Iterable[Mapping[str, Any]]) -> bytes:

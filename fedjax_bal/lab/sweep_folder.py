@@ -1,6 +1,7 @@
 """The folder of a sweep: which sweep it belongs to, its table, and the run folders of its points."""
 
 import contextlib
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ class SweepFolder(OutputFolder):
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Creates and locks the folder; a part locks its points in place of the folder.
+        """Creates and locks the folder; a part only checks that the whole sweep isn't running, and locks its points.
 
         Raises:
             FolderError: the folder can't be written, is in use, or holds something else.
@@ -75,6 +76,7 @@ class SweepFolder(OutputFolder):
                 yield
         else:
             self._create()
+            self.check_unlocked()
             yield
 
     def check_owner(self, text: str, points: Mapping[str, Config]) -> None:
@@ -123,9 +125,9 @@ class SweepFolder(OutputFolder):
     def _sums(self) -> Iterator[str]:
         yield from super()._sums()
         for point in self.points():
-            sums = point.path / SUMS
-            for line in sums.read_text().splitlines() if sums.exists() else ():
-                yield line.replace("  ", f"  {POINTS}/{point.path.name}/", 1) + "\n"
+            with contextlib.suppress(FileNotFoundError):  # of a point that has not finished
+                for line in os.fsdecode((point.path / SUMS).read_bytes()).removesuffix("\n").split("\n"):
+                    yield line.replace("  ", f"  {POINTS}/{point.path.name}/", 1) + "\n"
 
     def read_sheet(self) -> tuple[dict[str, Any], str]:
         """Reads the sweep, and its text with the paths of the folder's copies."""

@@ -183,11 +183,11 @@ def torn(wanted: Case) -> list[str]:
     found = []
     for config in wanted.out.rglob("config.yaml"):
         folder = RunFolder(config.parent)
-        readers = [folder.read_configuration, folder.read_execution, folder.read_metrics, folder.read_summary]
+        readers = [folder.read_sheet, folder.read_execution, folder.read_metrics, folder.read_summary]
         files = folder.path.glob("checkpoints/*/round-*.npz")
         for read in (*readers, *(functools.partial(checkpoint.read, file) for file in files)):
             try:
                 read()
-            except (FolderError, ValueError) as error:
+            except FolderError as error:
                 found.append(str(error))
     return found

@@ -16,10 +16,12 @@ from typer.testing import CliRunner
 from fedjax_bal.cli.app import app
 from fedjax_bal.lab.checkpoint import CheckpointError
 from fedjax_bal.lab.checkpoint import load as load_checkpoint
+from fedjax_bal.lab.folder import run_name
 from fedjax_bal.report import build
 from fedjax_bal.report.page import build_comparison
 from fedjax_bal.report.sweep_page import build_sweep
 
+METHODS = ("fedavg", "rebafl")
 SCRIPT = "</title></style></svg><script>alert(1)</script><img src=x onerror=alert(1)>\"'"
 
 
@@ -51,6 +53,12 @@ def hostile_run(folder):
         (folder / name).write_text(json.dumps(scripted(tree) | {f"key{SCRIPT}": {f"inner{SCRIPT}": 1}}))
     lines = [scripted(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    names = {run_name(method, seed): run_name(scripted(method), seed) for method in METHODS for seed in (0, 1)}
+    with np.load(folder / "confusion.npz") as matrices:
+        renamed = {names[name]: matrices[name] for name in matrices.files}
+    np.savez(folder / "confusion.npz", **renamed)
+    for picture in list((folder / "pictures").iterdir()):
+        picture.rename(picture.with_stem(names[picture.stem]))
     return folder
 
 

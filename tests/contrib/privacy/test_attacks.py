@@ -16,7 +16,7 @@ from rounding import FORMULA, SUM
 from fedjax_bal import report
 from fedjax_bal.config import load_config
 from fedjax_bal.contrib.privacy import PrivacyAttacks, Regression
-from fedjax_bal.contrib.privacy.attacks import _correlations
+from fedjax_bal.contrib.privacy import attacks as module
 from fedjax_bal.lab.setup import set_up
 from fedjax_bal.plugins import load_plugins
 
@@ -63,7 +63,7 @@ def attacks():
     with pytest.MonkeyPatch.context() as patch:
         stand_in = Attacks()
         for name in ("fit_decoder", "decode", "regress"):
-            patch.setattr(f"fedjax_bal.contrib.privacy.attacks.{name}", getattr(stand_in, name))
+            patch.setattr(module, name, getattr(stand_in, name))
         yield stand_in
 
 
@@ -83,20 +83,17 @@ def comparison(folder):
     return set_up(load_config(folder / "config.yaml"))
 
 
-METHOD_NAMES = ("rebafl", "fakes")
-
-
 def arrays(folder, method):
-    with np.load(folder / "analyses" / "privacy" / f"{METHOD_NAMES[method]}-seed-3.npz", allow_pickle=False) as content:
+    with np.load(folder / "analyses" / "privacy" / f"{method}-seed-3.npz", allow_pickle=False) as content:
         return dict(content)
 
 
 def numbers(folder, method):
-    return json.loads((folder / "analyses" / "privacy" / f"{METHOD_NAMES[method]}-seed-3.json").read_text())
+    return json.loads((folder / "analyses" / "privacy" / f"{method}-seed-3.json").read_text())
 
 
 def test_generated_images_have_their_nearest_ones(folder):
-    shown = arrays(folder, 1)
+    shown = arrays(folder, "fakes")
     assert {"generated", "nearest"} <= set(shown)
     assert {(shown[name].dtype, shown[name].shape) for name in ("generated", "nearest")} == {
         (np.dtype(np.uint8), (10, 8, 28, 28, 1))
@@ -107,17 +104,17 @@ def test_generated_images_have_their_nearest_ones(folder):
     }  # fmt: skip
     apart = shown["generated"].astype(float) - shown["nearest"]
     distances = np.sqrt((apart**2).mean((2, 3, 4)))
-    found = numbers(folder, 1)["nearest"]
+    found = numbers(folder, "fakes")["nearest"]
     assert found["generated"] == pytest.approx({"mean": distances.mean(), "least": distances.min()}, rel=SUM)
     assert 0 < found["test"]["least"] < found["test"]["mean"]
 
 
 def test_prototypes_are_attacked_beside_single_images(folder, comparison, attacks):
-    shown = arrays(folder, 0)
+    shown = arrays(folder, "rebafl")
     attacked = {f"{kind}/{attack}" for kind in ("prototype", "single") for attack in ("upcnn", "vae", "grnn")}
     assert set(shown) == attacked | {"gradient/grnn", "mean", "single"}
     assert {pixels.shape for pixels in shown.values()} == {(10, 1, 28, 28, 1)}
-    found = numbers(folder, 0)
+    found = numbers(folder, "rebafl")
     assert set(found["inversion"]) == attacked | {"gradient/grnn"} and "nearest" not in found
     known = [bool(pixels.any()) for pixels in shown["prototype/upcnn"]]
     assert 0 < sum(known) < 10  # classes that nobody delivered have no prototype
@@ -129,7 +126,7 @@ def test_prototypes_are_attacked_beside_single_images(folder, comparison, attack
 
 def test_the_attackers_images_are_the_test_set_without_the_single_ones(folder, comparison, attacks):
     dataset, federation = comparison.dataset, comparison.simulations[0].federation
-    singles = arrays(folder, 0)["single"][:, 0]
+    singles = arrays(folder, "rebafl")["single"][:, 0]
     count = lambda images: Counter(image.tobytes() for image in images)
     rest = count(dataset.test_images) - count(singles)
     for kind, iterations, images in attacks.fitted:
@@ -141,7 +138,7 @@ def test_the_attackers_images_are_the_test_set_without_the_single_ones(folder, c
 def test_correlations_are_those_of_the_images_with_their_class_and_with_others():
     images = np.random.default_rng(0).normal(size=(3, 2, 2, 1)).astype(np.float32)
     own = np.array([2, 0])
-    found = _correlations(images[own] * 2 + 1, images, own)
+    found = module._correlations(images[own] * 2 + 1, images, own)
     others = [np.corrcoef(images[a].ravel(), images[b].ravel())[0, 1] for a, b in ((2, 0), (2, 1), (0, 1), (0, 2))]
     assert found["truth"] == pytest.approx(1, abs=FORMULA) and found["others"] == pytest.approx(
         np.mean(others), abs=FORMULA
@@ -149,7 +146,7 @@ def test_correlations_are_those_of_the_images_with_their_class_and_with_others()
 
 
 def test_means_and_single_images_are_what_they_are_called(folder, comparison):
-    federation, shown = comparison.simulations[0].federation, arrays(folder, 0)
+    federation, shown = comparison.simulations[0].federation, arrays(folder, "rebafl")
     rows = np.unique(federation.rows)
     for label in range(10):
         own = federation.images[rows[federation.labels[rows] == label]]
@@ -172,6 +169,6 @@ def test_the_report_draws_all_of_it_where_the_plugin_is_loaded(folder):
 def test_images_of_a_size_that_no_attack_can_make_are_refused(monkeypatch):
     simulation = SimpleNamespace(setting=SimpleNamespace(model=SimpleNamespace(input_shape=(6, 6, 1))))
     for shares in (True, False):
-        monkeypatch.setattr("fedjax_bal.contrib.privacy.attacks.shares_prototypes", lambda _, shares=shares: shares)
+        monkeypatch.setattr(module, "shares_prototypes", lambda _, shares=shares: shares)
         with pytest.raises(ValueError, match=r"image_shape: received .6, 6, 1.") if shares else nullcontext():
             PrivacyAttacks().check(simulation)
