@@ -19,7 +19,7 @@ from typing import Any
 from _common import with_part
 
 from fedjax_bal.metrics import MethodSummary, SeededDraw, compare, paired_difference
-from fedjax_bal.report.wording import points
+from fedjax_bal.report.tables import points
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "fedjax_bal" / "guide" / "long_tail.md"

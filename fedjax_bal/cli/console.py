@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import typer
-from rich import box
-from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 from rich.table import Table
@@ -22,7 +20,6 @@ from fedjax_bal.cli.start import BAD_INPUT, INTERRUPTED
 from fedjax_bal.registry import plugin_errors
 
 _CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_LENGTHS = (24, 16)  # of names of methods, in tables that have no room for whole names
 
 
 class Output(Console):
@@ -102,57 +99,6 @@ def names_table(entries: Iterable[tuple[str, Sequence[str]]]) -> Table:
             Text(replace_control_characters(name), "bold"), Text.assemble(replace_control_characters(first), *dim)
         )
     return table
-
-
-def print_table(text: Any, console: Output, caption: str, title: str = "") -> None:
-    """Prints a `fedjax_bal.report.Table`: in multi-line cells if it is too wide, as lines if it still doesn't fit."""
-    rows = [tuple(map(replace_control_characters, cells)) for cells in text.rows]  # before column widths are measured
-    # First in one line per row; then with text after a number below it and headings broken at commas; then with shorter
-    # names, too.
-    narrow = [_two_lines(name).replace(", ", ",\n") for name in text.headings]
-    folded = [tuple(map(_two_lines, cells)) for cells in rows]
-    shorter = (_with_short_names(narrow, folded, longest) for longest in _LENGTHS)
-    for heads, body in ((text.headings, rows), (narrow, folded), *shorter):
-        columns = zip(heads, *body, strict=True)
-        width = sum(2 + max(cell_len(line) for cell in column for line in cell.split("\n")) for column in columns)
-        if width > console.room:
-            continue
-        grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
-        grid.title = Text(title) if title else None
-        grid.title_justify = "left"
-        grid.title_style = "bold"
-        grid.caption = Text(caption)
-        grid.caption_justify = "left"
-        for index, name in enumerate(heads):
-            grid.add_column(Text(name), justify="right" if index else "left", no_wrap=True)
-        for cells in body:
-            grid.add_row(*map(Text, cells))
-        console.width = max(console.width, width)
-        console.print(grid)
-        return
-    lines = [title] if title else []
-    for first, *cells in rows:
-        lines += [first, *(f"  {heading}: {cell}" for heading, cell in zip(text.headings[1:], cells, strict=True))]
-    for line in [*lines, caption]:
-        console.say(line)
-
-
-def _two_lines(cell: str) -> str:
-    for mark in ("±", "[", "("):
-        cell = cell.replace(f" {mark}", f"\n{mark}")
-    return cell.replace(" seeds)", ")").replace("vs ", "vs\n").replace("not reached", "not\nreached")
-
-
-def _with_short_names(heads: Sequence[str], rows: Sequence[Sequence[str]], longest: int) -> tuple[list[str], list[Any]]:
-    """Shortens the names in the first column, in the headings too, if the short names stay unique."""
-    half = longest // 2
-    names = {row[0] for row in rows}
-    long = sorted((name for name in names if len(name) > longest), key=len, reverse=True)
-    forms = (lambda name: f"{name[: longest - 1]}…", lambda name: f"{name[: half - 1]}…{name[-half:]}", str)
-    ways = ({name: form(name) for name in long} for form in forms)
-    short = next(way for way in ways if len({way.get(name, name) for name in names}) == len(names))
-    renamed = [functools.reduce(lambda text, name: text.replace(name, short[name]), long, head) for head in heads]
-    return renamed, [(short.get(name, name), *others) for name, *others in rows]
 
 
 def printing(command: Callable[..., Iterator[Any]]) -> Callable[..., None]:

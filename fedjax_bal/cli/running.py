@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,8 @@ from rich.text import Text
 
 from fedjax_bal.caches import count_compiled_programs, drawing, keep_compiled_programs
 from fedjax_bal.cli.arguments import most_devices
-from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, interruptible, print_table
+from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, interruptible
 
-ACCURACY = "test accuracy in %, ± standard deviation over seeds"
-_MOST_ROWS = 40
 _MOST_FAILURES = 20
 
 
@@ -126,22 +123,13 @@ def _say_stopped(folder: Path) -> None:
 
 
 def _show(path: Path, console: Output) -> None:
-    from fedjax_bal.lab import Cost
-    from fedjax_bal.report import KL_IN_WORDS, by_client, compare_run, group_table, read_run, shows_divergence
+    from fedjax_bal.lab import Cost, RunFolder
 
     page = build_page(path)
-    run = read_run(path)
-    compared = compare_run(run)
-    print_table(group_table(compared.groups, run.summary["target_accuracy"], short=True), console, ACCURACY)
-    if shows_divergence(compared.every):
-        console.print(Text(KL_IN_WORDS))
-    if any(of_run.named for of_run in run.clients):
-        for table in by_client(run.clients):
-            print_table(table.table, console, table.note, table.title)
     closing = Output()
-    for text in filter(None, [compared.warning, *compared.answers]):
-        closing.print(Text(text))
-    console.say(Cost.saved(run.summary["cost"]).in_words(run.summary["wall_s"]))
+    show_results(path, console, closing)
+    summary = RunFolder(path).read_summary()
+    console.say(Cost.saved(summary["cost"]).in_words(summary["wall_s"]))
     closing.say(f"report: {page}")
 
 
@@ -247,7 +235,7 @@ def _train_on_ray(
 def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Output) -> None:
     if folder.part is None:
         page = build_page(folder.path)
-        show_results(folder.path, console)
+        show_results(folder.path, console, console)
         console.say(f"table: {folder.results}")
         console.say(f"page: {page}")
     else:
@@ -266,28 +254,12 @@ def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Output) ->
         fail("some runs have no result, all others are done:\n  " + "\n  ".join([*lines[:_MOST_FAILURES], *more]), 1)
 
 
-def show_results(path: Path, console: Output) -> None:
-    """Prints the comparison at each condition (if they are few), the paper's results, and a verdict."""
-    from fedjax_bal.report import (
-        answer,
-        comparable,
-        paper_comparison_of_sweep,
-        paper_tables,
-        paper_verdict,
-        read_results,
-        table,
-    )
+def show_results(path: Path, console: Output, closing: Output) -> None:
+    """Prints the tables of the results of a run or sweep on a console, and the sentences on another."""
+    from fedjax_bal.report import results
 
-    results = read_results(path)
-    paper = paper_comparison_of_sweep(results)
-    found = comparable(results)
-    shown = found if len(found) * len(results.methods) <= _MOST_ROWS else found[: len(found) == 1]
-    for name, groups in shown:
-        rows = list(chain(*groups))
-        caption = ACCURACY * (name == shown[-1][0])
-        print_table(table(rows, results.target, short=True), console, caption, name)
-    for published in paper_tables(paper):
-        print_table(published.table, console, published.note, published.title)
-    console.print(Text(answer(results)))
-    if paper.entries:
-        console.print(Text(paper_verdict(paper)))
+    tables, sentences = results(path)
+    for table in tables:
+        console.say(f"{table.text(console.room)}\n")
+    for text in sentences:
+        closing.print(Text(text))

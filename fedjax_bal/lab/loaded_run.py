@@ -26,7 +26,7 @@ from fedjax_bal.lab.model_files import MODEL_FORMATS
 from fedjax_bal.lab.run import load_variables, runs_of
 from fedjax_bal.lab.schema import RunClients, RunId
 from fedjax_bal.lab.setup import Setup, SharedInputs, network, set_up, to_read
-from fedjax_bal.lab.splits import inputs_in_words
+from fedjax_bal.lab.splits import name_inputs
 from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.parts import changes_for_evaluation
 from fedjax_bal.types import Array, Model, Variables
@@ -439,7 +439,8 @@ def _checked_rows(inputs: Any, trained: TrainedModel) -> np.ndarray:
     wanted = f"[B, {', '.join(map(str, model.input_shape))}] of {stored.dtype}{'' if tokens else ' or floats'}"
     if trained.inputs.names is not None:
         wanted = (
-            f"a data frame with the run's {inputs_in_words(trained.inputs.names)}, or an array in this order, {wanted}"
+            f"a data frame with the run's inputs, {name_inputs(trained.inputs.names)}, or an array in this order, "
+            f"{wanted}"
         )
     if is_frame(inputs):
         if trained.inputs.names is None:

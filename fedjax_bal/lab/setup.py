@@ -20,7 +20,6 @@ from fedjax_bal.lab.splits import RowsUsed, SetupError, prefix_errors, rows_used
 from fedjax_bal.models import automatic
 from fedjax_bal.optim import optimizer
 from fedjax_bal.options import Participation
-from fedjax_bal.parts import SERVER_ROWS
 from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS, Choice
 from fedjax_bal.types import Dataset, Federation, Model, Variables
 
@@ -139,10 +138,10 @@ class SharedInputs:
         with prefix_errors(f"{name} (of {config.name})"):
             return self.cached(name, lambda: _DYNAMICS[name][section.name](**section.parameters), section)
 
-    def rows_used(self, config: MethodConfig, needing: Sequence[str]) -> RowsUsed:
-        """Describes the rows and clients that are used; `needing` are the methods that need the server's rows."""
-        use = lambda: rows_used(config, self.dataset(config), self.federation(config), needing)
-        used = self.cached(f"rows used with {needing}", use, *_sections(config))
+    def rows_used(self, config: MethodConfig) -> RowsUsed:
+        """Counts the rows and clients that are used."""
+        use = lambda: rows_used(config, self.dataset(config), self.federation(config))
+        used = self.cached("rows used", use, *_sections(config))
         _, names, empty = self.used.setdefault(used.text, (used, {}, set()))
         names[config.name] = None
         empty.add(used.empty)
@@ -270,8 +269,7 @@ def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Setup:
             with prefix_errors(f"evaluation (of {method.name})"):
                 FineTuner(simulation, method.evaluation.personalised)
     fingerprints = tuple(inputs.fingerprint(method) for method in methods)
-    needing = [method.name for method in methods if any(SERVER_ROWS in part.needs for part in method.recipe.parts)]
-    used = tuple(inputs.rows_used(method, needing) for method in methods)
+    used = tuple(inputs.rows_used(method) for method in methods)
     return Setup(config, methods, simulations, inputs.dataset(methods[0]), used, fingerprints)
 
 

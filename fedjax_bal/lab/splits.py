@@ -19,9 +19,13 @@ _FEW = 3  # names of classes without training rows
 
 
 class RowsUsed(NamedTuple):
-    """The line about a run's data: how many rows and clients it uses; and how many of its clients have no rows.
+    """What a run uses of its data set, as labels and values on one line.
 
-    `input_names` are the columns of a table that are inputs; None for other data.
+    Attributes:
+        text: the line, such as `npz: 114 of 120 rows, 12 clients; held back: auxiliary.per_class=2`.
+        clients: number of clients.
+        empty: number of clients without rows.
+        input_names: the columns of a table that are inputs; None for other data.
     """
 
     text: str
@@ -30,73 +34,65 @@ class RowsUsed(NamedTuple):
     input_names: tuple[str, ...] | None = None
 
     def with_empty_clients(self, counts: Collection[int] = ()) -> str:
-        """The whole text, with the range of empty clients where there are several partitions."""
+        """The whole line, with the range of empty clients where there are several partitions."""
         return "; ".join(filter(None, (self.text, data.empty_clients([self.empty, *counts], self.clients))))
 
 
-def rows_used(config: Sections, dataset: Dataset, federation: Federation, needing: Sequence[str] = ()) -> RowsUsed:
-    """Describes how many of the rows and clients a federation uses, and why not all.
+def rows_used(config: Sections, dataset: Dataset, federation: Federation) -> RowsUsed:
+    """Counts the rows and clients that a federation uses, and names the keys that hold rows back.
 
     Args:
         config: the sections that describe the federation.
         dataset: its data set.
         federation: the partition, without augmented copies.
-        needing: the methods that need the server's rows.
     """
+    everything = len(dataset.train_labels)
     rows = len(np.unique(federation.rows))
     clients = federation.num_clients
-    everything = len(dataset.train_labels)
-    empty = int((np.diff(federation.offsets) == 0).sum())
     users = 0 if dataset.train_clients is None else len(np.unique(dataset.train_clients))
-    everyone = users + dataset.test_users
     by_owner = data.partition.takes_owners(config.partition.scheme)
-    whole = rows == everything and (not by_owner or clients == users)
-    parts = [
-        f"all {everything:,} rows" if rows == everything else f"{rows:,} of {everything:,} rows",
-        f"{clients:,} of {everyone:,} users" if by_owner and clients < everyone else f"{clients:,} clients",
-    ]
-    text = f"{config.dataset.name}, {', '.join(parts)}"
-    if not whole:
-        reasons = _held_back(config, needing)
+    everyone = users + dataset.test_users
+
+    counted = f"all {rows:,} rows" if rows == everything else f"{rows:,} of {everything:,} rows"
+    taking_part = f"{clients:,} of {everyone:,} users" if by_owner and clients < everyone else f"{clients:,} clients"
+    items: dict[str, str] = {}
+    if rows < everything:
+        held_back = _held_back(config)
         if config.evaluation.client_test.fraction is not None:
-            reasons.append(f"client_test.fraction={config.evaluation.client_test.fraction:g}")
+            held_back.append(f"client_test.fraction={config.evaluation.client_test.fraction:g}")
         server = functools.reduce(np.union1d, federation.auxiliary.values(), np.zeros(0, int))
         rest = np.setdiff1d(np.arange(everything), server)
         kept = rest[data.partition.thin_out(dataset.train_labels[rest], **_long_tail(config))]
         given = federation.rows if federation.tests is None else np.union1d(federation.rows, federation.tests.rows)
-        if len(np.setdiff1d(kept, given)):  # the scheme itself leaves out rows, because of non-default parameters
-            wanted = config.partition
-            fields = type(wanted).model_fields
-            values = {"clients": wanted.clients, **wanted.parameters}
-            reasons += [] if by_owner else [f"scheme={wanted.scheme}"]
-            reasons += [f"{key}={received_value(own)}" for key, own in values.items() if own != fields[key].default]
-        text = f"{config.dataset.name}, trained on {' and '.join(parts)} ({', '.join(reasons)})"
+        if len(np.setdiff1d(kept, given)):
+            held_back.append(f"partition={config.partition.scheme}")
+        items["held back"] = ", ".join(held_back)
     if dataset.input_names is not None:
-        text += f"; {inputs_in_words(dataset.input_names)}, {len(dataset.class_names):,} classes"
-    lost = f"{dataset.test_users:,} user{'s' if dataset.test_users > 1 else ''}"
+        items["inputs"] = name_inputs(dataset.input_names)
+        items["classes"] = f"{len(dataset.class_names):,}"
     if dataset.test_share is not None:
-        text += f"; the test set is {len(dataset.test_labels):,} more rows, {dataset.test_share:.3g} of each class"
-        text += f", and {lost} had no other rows" if dataset.test_users else ""
+        items["test rows"] = f"{len(dataset.test_labels):,}, {dataset.test_share:.3g} of each class"
     elif dataset.test_users:
-        text += f"; the test set is {len(dataset.test_labels):,} more rows, all those of {lost}"
+        items["test rows"] = f"{len(dataset.test_labels):,}"
+    if dataset.test_users:
+        items["users with test rows only"] = f"{dataset.test_users:,}"
     untrained = np.setdiff1d(dataset.test_labels, dataset.train_labels)
     if len(untrained):
         names = ", ".join(received_value(dataset.class_names[label]) for label in untrained[:_FEW])
-        more = ", ..." if len(untrained) > _FEW else ""
-        text += f"; only test rows have {len(untrained):,} of the classes ({names}{more})"
+        items["classes with test rows only"] = f"{len(untrained):,} ({names}{', ...' * (len(untrained) > _FEW)})"
     if users and not by_owner:
-        text += f"; its {users:,} users are not the clients (partition=natural makes them so)"
-    return RowsUsed(text, clients, empty, dataset.input_names)
+        items["users"] = f"{users:,}, not the clients (partition=natural makes them so)"
+    text = "; ".join([f"{config.dataset.name}: {counted}, {taking_part}", *map(": ".join, items.items())])
+    return RowsUsed(text, clients, int((np.diff(federation.offsets) == 0).sum()), dataset.input_names)
 
 
-def inputs_in_words(names: Sequence[str]) -> str:
+def name_inputs(names: Sequence[str]) -> str:
     """Lists the first columns of a table, in which a forgotten column of users or record numbers is seen."""
-    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-    return f"{len(names):,} input{'s' if len(names) > 1 else ''} ({shown})"
+    return f"{len(names):,} ({', '.join(names[:_SHOWN])}{', ...' * (len(names) > _SHOWN)})"
 
 
 def rows_left(config: Sections, labels: np.ndarray, everything: int) -> str:
-    """Describes how many rows are left for the partition, for a message about too few rows; empty if all are left.
+    """Counts the rows that are left for the partition, for a message about too few rows; empty if all are left.
 
     Args:
         config: the sections that describe the federation.
@@ -106,21 +102,19 @@ def rows_left(config: Sections, labels: np.ndarray, everything: int) -> str:
     left = len(data.partition.thin_out(labels, **_long_tail(config)))
     if left == everything:
         return ""
-    reasons = ", ".join(_held_back(config))
-    return f" ({left:,} of the {everything:,} training rows are left, because of {reasons})"
+    return f" ({left:,} of {everything:,} training rows are left; held back: {', '.join(_held_back(config))})"
 
 
-def _held_back(config: Sections, needing: Sequence[str] = ()) -> list[str]:
+def _held_back(config: Sections) -> list[str]:
     """Lists the keys that remove rows before the partition is drawn."""
-    reasons = []
-    if config.partition.imbalance_factor != 1:
-        reasons.append(f"imbalance_factor={config.partition.imbalance_factor:g}")
-    if config.auxiliary.per_class and config.auxiliary.source == "train":
-        why = f", which {', '.join(needing)} need{'s' * (len(needing) == 1)}" if needing else ""
-        reasons.append(f"auxiliary.per_class={config.auxiliary.per_class}{why}")
     validation = config.evaluation.validation
-    share = {"fraction": validation.fraction, "per_class": validation.per_class}
-    return reasons + [f"validation.{key}={value:g}" for key, value in share.items() if value]
+    values = {
+        "imbalance_factor": config.partition.imbalance_factor if config.partition.imbalance_factor != 1 else None,
+        "auxiliary.per_class": config.auxiliary.per_class if config.auxiliary.source == "train" else None,
+        "validation.fraction": validation.fraction,
+        "validation.per_class": validation.per_class,
+    }
+    return [f"{key}={value:g}" for key, value in values.items() if value]
 
 
 def _long_tail(config: Sections) -> dict[str, Any]:

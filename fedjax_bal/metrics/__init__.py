@@ -27,7 +27,6 @@ from fedjax_bal.metrics.seeds import (
     compare,
     cumulate,
     curve,
-    evaluations,
     mean_interval,
     paired_difference,
     pooled_confusion,

@@ -4,6 +4,8 @@ The terminal's table and the report show the same numbers because both take them
 the interval of a single seed are None.
 """
 
+import operator
+import warnings
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from statistics import fmean
@@ -182,10 +184,18 @@ def spread_of_draws(values: Mapping[Any, float]) -> Spread:
     >>> spread_of_draws({SeededDraw(5, 0): 1.0, SeededDraw(5, 1): 3.0, SeededDraw(6, 0): 4.0, SeededDraw(6, 1): 4.0})
     Spread(mean=3.0, std=1.4142135623730951, seeds=2)
     """
+    return spread(_independent(values))
+
+
+def _independent(values: Mapping[Any, float]) -> list[float]:
+    """Returns the numbers that count as independent: the mean on each partition, or those of a single partition."""
     groups: dict[Any, list[float]] = {}
     for draw, value in values.items():
         groups.setdefault(draw.partition if isinstance(draw, SeededDraw) else draw, []).append(value)
-    return spread([fmean(group) for group in groups.values()] if len(groups) > 1 else list(values.values()))
+    return [fmean(group) for group in groups.values()] if len(groups) > 1 else list(values.values())
+
+
+# scipy.stats is imported late: that takes longer than everything else that a command without statistics needs.
 
 
 def paired_difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Difference:
@@ -194,8 +204,18 @@ def paired_difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) ->
     With n differences of mean d and sample standard deviation s the interval is
     $d \pm t_{0.975, n-1}\, s / \sqrt{n}$.
     """
-    differences = spread_of_draws({seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs})
-    return Difference(differences.mean, *mean_interval(differences), differences.seeds)
+    from scipy.stats import ttest_rel
+
+    common = [draw for draw in ours if draw in theirs]
+    left = _independent({draw: ours[draw] for draw in common})
+    right = _independent({draw: theirs[draw] for draw in common})
+    mean = fmean(map(operator.sub, left, right)) if common else None
+    if len(left) < 2:
+        return Difference(mean, None, None, len(left))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # equal differences have no p-value, but an interval
+        interval = ttest_rel(left, right).confidence_interval(CONFIDENCE)
+    return Difference(mean, float(interval.low), float(interval.high), len(left))
 
 
 def mean_interval(value: Spread) -> tuple[float | None, float | None]:
@@ -204,13 +224,13 @@ def mean_interval(value: Spread) -> tuple[float | None, float | None]:
     >>> [round(end, 3) for end in mean_interval(spread([1.0, 3.0]))]
     [-10.706, 14.706]
     """
-    if value.mean is None or value.std is None:
-        return None, None
-    # Imported late: scipy.stats takes longer to import than everything else that a command without statistics needs.
     from scipy.stats import t
 
-    half_width = float(t.ppf((1 + CONFIDENCE) / 2, value.seeds - 1)) * value.std / value.seeds**0.5
-    return value.mean - half_width, value.mean + half_width
+    if value.mean is None or value.std is None:
+        return None, None
+    low, high = t.interval(CONFIDENCE, value.seeds - 1)
+    error = value.std / value.seeds**0.5
+    return value.mean + float(low) * error, value.mean + float(high) * error
 
 
 def curve(lines: Sequence[Mapping[str, Any]], method: str, value: str) -> Curve:

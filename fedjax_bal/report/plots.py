@@ -5,13 +5,12 @@ This module imports matplotlib, so callers that must start quickly import it lat
 
 import contextlib
 import io
-import logging
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import matplotlib
@@ -19,17 +18,14 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
-from matplotlib.cbook import is_math_text
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, findSystemFonts, fontManager, get_font
-from matplotlib.text import Text
+from matplotlib.font_manager import fontManager
 from matplotlib.ticker import MaxNLocator
 
 from fedjax_bal.metrics import Curve, evenly_spaced
-from fedjax_bal.report.labels import split_math
-from fedjax_bal.report.wording import LONGEST_NAME, join_some, printable
+from fedjax_bal.report.tables import LONGEST_NAME, printable, split_math
 
 # Widths on a page, in inches: of one of its two columns, and of both, for figures with several panels.
 WIDTH = 4.6
@@ -53,7 +49,6 @@ _NARROW = 4.0  # inches: narrower panels have their legend above or below, not o
 _FIRM = "\N{NO-BREAK SPACE}"
 _LETTER = 4.8  # points: the mean width of a letter of 9 points
 _ROUND = [1, 2, 5, 10]
-_MOST_MISSING = 10  # characters, and labels, that a message names
 
 STYLE = {
     "font.family": ["sans-serif"],
@@ -112,17 +107,7 @@ def _users_fonts() -> list[str]:
         listed = settings.get(f"font.{family}", [family])  # a generic family such as "serif", or a font
         if listed not in (matplotlib.rcParamsDefault["font.sans-serif"], STYLE["font.sans-serif"]):
             names += listed
-    if not {*names} <= {*fontManager.get_font_names()}:
-        _add_new_fonts()
     return [name for name in dict.fromkeys(names) if name in fontManager.get_font_names()]
-
-
-@cache
-def _add_new_fonts() -> None:
-    """Adds the fonts that were installed since matplotlib listed them; it keeps its list in a file."""
-    for file in {*findSystemFonts()} - {font.fname for font in fontManager.ttflist}:
-        with contextlib.suppress(Exception):  # not every file is a font that matplotlib can read
-            fontManager.addfont(file)
 
 
 def _text_scale() -> float:
@@ -178,61 +163,13 @@ def to_pdf(figure: Figure) -> bytes:
 
 def _save(figure: Figure, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    with style(), warnings.catch_warnings(), _without_notes_on_glyphs():
-        # A browser draws an SVG's text, in any script; for the other formats see `describe_missing_glyphs`.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+    with style(), warnings.catch_warnings():
         # Names of eighty characters for several panels leave no room for axes: a bad figure, but no fault of the run.
         warnings.filterwarnings("ignore", message="constrained_layout not applied")
+        if options["format"] == "svg":  # whose text a browser draws, in any script
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(buffer, **options)
     return buffer.getvalue()
-
-
-@contextlib.contextmanager
-def _without_notes_on_glyphs() -> Iterator[None]:
-    """Returns a context without the lines that matplotlib logs about characters beside a formula."""
-    logger = logging.getLogger("matplotlib.mathtext")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-def describe_missing_glyphs(figures: Iterable[Figure]) -> str:
-    """Describes the characters of labels that no font has, and the remedy; empty if there are none.
-
-    Such a character is an empty box in a PDF or PNG file. A tick's label is known after the figure was drawn.
-    """
-    missing: dict[str, set[str]] = {}
-    with style():
-        for text in (text for figure in figures for text in figure.findobj(Text)):
-            fonts = _fonts_of(text)
-            for letter in text.get_text():
-                if not letter.isspace() and not any(ord(letter) in _characters_of(font) for font in fonts):
-                    missing.setdefault(letter, set()).add(" ".join(text.get_text().split()))
-    if not missing:
-        return ""
-    letters = join_some([f"{letter} (U+{ord(letter):04X})" for letter in sorted(missing)], _MOST_MISSING)
-    labels = join_some([f"{label!r:.80}" for label in sorted(set().union(*missing.values()))], _MOST_MISSING)
-    return (
-        f"warning: figures show boxes for {letters}, in {labels}: the fonts used "
-        f"({', '.join([*_users_fonts(), 'DejaVu Sans'])}) lack them; set font.family in your matplotlibrc to an "
-        "installed font that has them, or give methods other names with --names"
-    )
-
-
-def _fonts_of(text: Text) -> list[str]:
-    """Returns the files of the fonts of a text, in which matplotlib looks for a character in turn."""
-    families = text.get_fontfamily()
-    if is_math_text(text.get_text()):
-        families = [families[0], "DejaVu Sans"]  # plain text from the first font alone, formulas from their own
-    return [findfont(FontProperties(family=[family])) for family in families]
-
-
-@cache
-def _characters_of(font: str) -> frozenset[int]:
-    return frozenset(get_font(font).get_charmap())
 
 
 def wrapped(text: str, letters: int = _LONGEST_LINE) -> str:

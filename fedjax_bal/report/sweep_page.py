@@ -5,36 +5,24 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_bal.lab import SweepFolder, as_csv, writing
-from fedjax_bal.metrics import SHARE, Spread
+from fedjax_bal.metrics import NOTHING, SHARE, Spread, paired_difference
 from fedjax_bal.report import sweep_results as sweeps
-from fedjax_bal.report.markup import Page, Picture, definitions, reproduction
-from fedjax_bal.report.page import device_and_versions, setting_section
-from fedjax_bal.report.published import (
-    PaperComparison,
-    paper_comparison_of_sweep,
-    paper_tables,
-    paper_verdict,
-    published_by_metric,
-)
-from fedjax_bal.report.tables import Details, comparison, encoded, statistics
-from fedjax_bal.report.wording import (
-    LONGEST_NAME,
-    Table,
-    averaged_heading,
-    averaged_in_words,
-    join_some,
-    lead,
-    plural,
-    printable,
-    table_notes,
-    three_digits,
-    verdict,
-)
+from fedjax_bal.report.comparison import AVERAGED, comparison_table, leader, notes, ranked, statistics, verdict
+from fedjax_bal.report.page import Page, Picture, device_and_versions, reproduction, setting_of_sheet
+from fedjax_bal.report.published import PaperComparison, paper_comparison_of_sweep
+from fedjax_bal.report.tables import Table, encoded, join_some, plural, points, printable, three_digits
 from fedjax_bal.validate import is_number
 
-_MOST_TOLD = 6
-_MOST_LACKING = 20
+_MOST_NAMED = 6
+_MOST_LOST = 20
 _MOST_COLUMNS = 8  # columns for methods in a table
+_NO_RESULT = "Some runs have no result, and count in none of the means below."
+_OF_OTHER_POINTS = "The folder has earlier points that the sweep lacks, and the tables leave out: {}."
+_UNFINISHED = "This sweep is not finished: {} of its {} runs are in the table."
+_AT_EDGE = "* is the lowest or highest value swept: a better one may lie beyond it."
+_ON_VALIDATION = "Settings were selected by accuracy on the validation rows."
+_ON_TEST = "Settings were selected on the test set, so all of these accuracies are optimistic."
+_LEADERS = "Bold: the 95% intervals of all its leads exclude 0. Lead: over the method with the next highest accuracy."
 
 
 def build_sweep(folder: Path) -> Path:
@@ -50,70 +38,135 @@ def build_sweep(folder: Path) -> Path:
     files = SweepFolder(folder)
     results = sweeps.read_results(folder)
     lines = sweeps.sweep_curves(results, files)
-    page = page_of_sweep(results, paper_comparison_of_sweep(results), to_pictures(sweep_figures(results, lines)))
+    page = page_of_sweep(results, to_pictures(sweep_figures(results, lines)))
     with writing(folder, "make the folder writable, and let `plots` be a folder in it"):
         files.write_curves(encoded(as_csv(lines)))
         return files.write_page(page.html(), page.documents(), page.tables())
 
 
-def page_of_sweep(results: sweeps.Results, paper: PaperComparison, pictures: Sequence[Picture] = ()) -> Page:
-    """Builds the page of a sweep."""
-    # Whether the runs of a setting use several partitions, and whether several runs share one.
-    partitions = False
-    crossed = False
-    for runs in results.runs.values():
-        draws = {run["seed"] for run in runs}
-        count = len({draw.partition for draw in draws})
-        partitions |= count > 1
-        crossed |= len(draws) > count
-    # Compares methods at each condition, each at its best setting there; only the last table has notes.
-    found = sweeps.comparable(results)
-    every = [summary for _, groups in found for group in groups for summary in group]
-    notes = " ".join(table_notes(every, partitions=partitions, crossed=partitions and crossed))
-    tables = [comparison(groups, results.target, "", name) for name, groups in found]
-    tables[-1] = tables[-1]._replace(note=notes)
-
-    lost = [row for row in results.rows if row["status"] != "done"]
+def page_of_sweep(results: sweeps.Results, pictures: Sequence[Picture] = ()) -> Page:
+    """Gathers the page of a sweep."""
     warnings = []
     left = (results.asked or 0) - len(results.rows)
     if left > 0:
-        verb = "is" if left == 1 else "are"
-        warnings.append(f"This sweep is not finished: {left} of its {results.asked} runs {verb} not in the table yet.")
-    others = results.other_points
-    if others and not left:  # points without rows of an unfinished sweep may be its own
-        named = join_some(others, _MOST_TOLD)
-        warnings.append(f"Earlier points of this folder that the sweep lacks, and the tables leave out: {named}.")
+        warnings.append(_UNFINISHED.format(len(results.rows), results.asked))
+    elif results.other_points:  # points without rows of an unfinished sweep may be its own
+        warnings.append(_OF_OTHER_POINTS.format(join_some(results.other_points, _MOST_NAMED)))
+    lost = [row for row in results.rows if row["status"] != "done"]
+    first = leaders(results)
     if lost:
-        has = "has" if len(lost) == 1 else "have"
-        warnings.append(
-            f"{len(lost)} of {len(results.rows)} runs {has} no result, and count in none of the means below:"
-        )
-        for row in lost[:_MOST_LACKING]:
-            reason = f": {row['failure']}" if row["failure"] else ""
-            warnings.append(f"{row['point']}, {row['method']}, seed {row.get('seed')}: {row['status']}{reason}")
-        warnings += [f"and {len(lost) - _MOST_LACKING} more"] * (len(lost) > _MOST_LACKING)
+        warnings.append(_NO_RESULT)
+        heads = ("Point", "Method", "Seed", "State", "Reason")
+        cells = [(row["point"], row["method"], row.get("seed"), row["status"], row["failure"] or "") for row in lost]
+        note = f"{len(lost)} of {len(results.rows)} runs; results.csv has all of them." * (len(lost) > _MOST_LOST)
+        rows = [tuple(printable(str(cell)) for cell in row) for row in cells[:_MOST_LOST]]
+        first.append(Table("Runs without a result", heads, rows, note))
 
+    sheet = _mark_swept(results)
+    setting, whole_setting = setting_of_sheet(sheet)
+    paper = paper_comparison_of_sweep(results)
     seeds = len({row.get("seed") for row in results.rows})
     counts = {"run": len(results.rows), "method": len(results.methods), "seed": seeds}
     return Page(
-        tab=f"{results.name}: federated learning sweep",
-        kicker=" · ".join(["Federated learning sweep", *(plural(count, noun) for noun, count in counts.items())]),
+        kind="Federated learning sweep",
         heading=results.name,
+        facts=[plural(count, noun) for noun, count in counts.items()],
         warnings=warnings,
-        answers=[answer(results)],
-        paper=paper_verdict(paper),
-        published=paper_tables(paper),
-        comparisons=tables,
+        first=first,
+        verdicts=verdicts(results),
+        paper=paper,
+        comparisons=comparisons(results),
         statistics=list(_statistics(results, paper)),
         details=best_settings(results),
         pictures=pictures,
-        settings=[all_settings(results)] if results.axes else [],
-        sections=[
-            setting_section(_mark_swept(results)),
-            ("Machine and speed", definitions([*device_and_versions(results.summary), *_speed(results)])),
-            reproduction("sweep", "sweep.yaml", results.sheet, results.summary.get("command"), results.text),
-        ],
+        settings=all_settings(results) if results.axes else None,
+        setting=setting,
+        whole_setting=whole_setting,
+        machine=[*device_and_versions(results.summary), *_speed(results)],
+        reproduction=reproduction("sweep", "sweep.yaml", results.sheet, results.summary.get("command"), results.text),
     )
+
+
+def verdicts(results: sweeps.Results) -> list[str]:
+    """Says what the numbers of a sweep without conditions mean; a sweep over conditions has a table of them."""
+    return [] if results.condition_axes else [verdict(sweeps.summarise_condition(results, {}))]
+
+
+def comparisons(results: sweeps.Results) -> list[Table]:
+    """Tables of the methods at each condition, each at its best setting there; the last one has the notes."""
+    found = sweeps.comparable(results)
+    said = notes([group for _, groups in found for group in groups])
+    last = len(found) - 1
+    return [
+        comparison_table(groups, results.target, said if place == last else "", name)
+        for place, (name, groups) in enumerate(found)
+    ]
+
+
+def leaders(results: sweeps.Results) -> list[Table]:
+    """A table of the method with the highest accuracy at each condition; none without conditions or other methods."""
+    if not results.condition_axes or len(results.methods) < 2:
+        return []
+    rows = []
+    best = set()
+    for condition in sweeps.list_conditions(results):
+        first, second, *_ = *ranked(sweeps.summarise_condition(results, condition)), None, None
+        cells = (NOTHING, NOTHING, NOTHING)
+        if first is not None:
+            lead = paired_difference(first.last5_of_seeds, second.last5_of_seeds) if second else None
+            cells = first.method, SHARE.show(first.last5), points(lead)
+            if leader(sweeps.summarise_condition(results, condition)):
+                best.add(len(rows))
+        rows.append((sweeps.name_condition(results, condition), *cells))
+    heads = ("Condition", "Method", AVERAGED, "Lead, points [95% interval]")
+    return [Table("Highest accuracy at each condition", heads, rows, _LEADERS, best)]
+
+
+def best_settings(results: sweeps.Results) -> list[Table]:
+    """Tables of each method's best setting at each condition; empty if no axis is tuned."""
+    if not results.tuned:
+        return []
+    conditions = bool(results.condition_axes)
+    rows = []
+    at_edge = False
+    for condition in sweeps.list_conditions(results):
+        for method in results.methods:
+            top = sweeps.best(results, method, condition)
+            setting = sweeps.name_tuned(results, method, top.setting) if top else NOTHING
+            if top and results.is_at_edge(method, top.setting):
+                setting += " *"
+                at_edge = True
+            row = (printable(method), setting, percent(top))
+            rows.append((sweeps.name_condition(results, condition), *row) if conditions else row)
+    heads = (*(("Condition",) if conditions else ()), "Method", "Setting", AVERAGED)
+    selected = _ON_VALIDATION if results.selection_metric == sweeps.VALIDATION else _ON_TEST
+    return [Table("Best settings", heads, rows, f"{selected} {_AT_EDGE * at_edge}".strip())]
+
+
+def all_settings(results: sweeps.Results) -> Table:
+    """A table of the accuracy at every setting: one row per setting, or one per method if rows would be too wide."""
+    methods = results.methods
+    by_method = [{cell.setting: cell for cell in sweeps.cells(results, method, sweeps.LEAD)} for method in methods]
+    rank = lambda setting: [values.index(value) for values, value in zip(results.values, setting, strict=True)]
+    settings = sorted({setting for known in by_method for setting in known}, key=rank)
+    grid = [["Setting", *map(printable, methods)]]
+    for setting in settings:
+        name = sweeps.name_condition(results, dict(enumerate(setting))) or AVERAGED
+        grid.append([name, *(percent(known.get(setting)) for known in by_method)])
+    if len(methods) > max(_MOST_COLUMNS, len(settings)):
+        grid = [list(column) for column in zip(*grid, strict=True)]
+        grid[0][0] = "Method"
+    heads, *rows = grid
+    note = f"{AVERAGED}, over seeds. {sweeps.NOT_SWEPT * bool(results.unswept)}".strip()
+    return Table("Accuracy at every setting", heads, rows, note)
+
+
+def percent(cell: sweeps.Cell | None) -> str:
+    """Formats a cell's mean and spread over seeds, in percent."""
+    if cell is None or cell.mean is None:
+        return NOTHING
+    text = SHARE.show(Spread(cell.mean, cell.deviation, cell.count))
+    return text + f" ({cell.count} of {cell.asked} runs)" * (cell.count < cell.asked)
 
 
 def _mark_swept(results: sweeps.Results) -> dict[str, Any]:
@@ -150,102 +203,6 @@ def _speed(results: sweeps.Results) -> Iterator[tuple[str, str]]:
             yield name, low if low == high else f"{low} to {high}"
 
 
-def answer(results: sweeps.Results) -> str:
-    """Summarises the sweep in a few sentences: the verdict of a run's report, or the leading method per condition."""
-    known = []
-    for condition in sweeps.list_conditions(results):
-        summaries = sweeps.summarise_condition(results, condition)
-        if any(summary.last5.mean is not None for summary in summaries):
-            known.append((sweeps.name_condition(results, condition).replace(" ", "\N{NO-BREAK SPACE}"), summaries))
-    if not known:
-        return "No run is finished yet."
-    how = ""
-    if results.tuned:
-        how = " Settings were selected on the test set, so all of them are optimistic."
-        if results.selection_metric == sweeps.VALIDATION:
-            how = " Settings were selected by accuracy on the validation images."
-    how += f" {sweeps.name_unswept_seeds(results)}".rstrip()
-    settings = _settings_in_words(results)
-    if results.condition_axes:
-        each = join_some([f"{name}: {lead(summaries)}" for name, summaries in known], _MOST_TOLD)
-        what = "Accuracy" if len(results.methods) == 1 else "Highest accuracy"
-        return f"{what} over the {averaged_in_words(results.evaluations)} at each condition: {each}.{settings}{how}"
-    return f"{verdict(known[0][1])}{settings}{how}"
-
-
-def _settings_in_words(results: sweeps.Results) -> str:
-    """Names the methods' best settings in a sentence, at each condition if they differ; empty if no axis is tuned."""
-    if not results.tuned:
-        return ""
-    named = {}
-    for condition in sweeps.list_conditions(results):
-        tops = {method: sweeps.best(results, method, condition) for method in results.methods}
-        texts = {method: sweeps.name_tuned(results, method, top.setting) for method, top in tops.items() if top}
-        named[sweeps.name_condition(results, condition)] = texts
-    every = [text for texts in named.values() for text in texts.values()]
-    if len(every) > 1 and len(set(every)) == 1:
-        return f" Best settings: {every[0]} for all."
-    if len(every) > _MOST_TOLD:
-        return " The page has a table of the best settings."
-    lists = [
-        f"{name}: {listed}" if name else listed
-        for name, texts in named.items()
-        if (listed := ", ".join(f"{method} {text}" for method, text in texts.items()))
-    ]
-    return f" Best settings: {'; '.join(lists)}."
-
-
-def best_settings(results: sweeps.Results) -> list[Details]:
-    """Tables of each method's best setting at each condition; empty if no axis is tuned."""
-    if not results.tuned:
-        return []
-    conditions = bool(results.condition_axes)
-    rows = []
-    for condition in sweeps.list_conditions(results):
-        for method in results.methods:
-            top = sweeps.best(results, method, condition)
-            setting = sweeps.name_tuned(results, method, top.setting, ends="") if top else "-"
-            if top and any(results.end_of_axis(place, top.setting[place], method) for place in results.tuned):
-                setting += " *"
-            row = (printable(method, LONGEST_NAME), setting, percent(top))
-            rows.append((sweeps.name_condition(results, condition), *row) if conditions else row)
-    heads = (*(("Condition",) if conditions else ()), "Method", "Setting", _heading(results))
-    starred = any(row[-2].endswith(" *") for row in rows)
-    note = "* is the lowest or highest value of a swept number: a better one may lie beyond." if starred else ""
-    return [Details("Best settings", Table(heads, rows), note)]
-
-
-def all_settings(results: sweeps.Results) -> Details:
-    """A table of the accuracy at every setting: one row per setting, or one per method if rows would be too wide."""
-    methods = results.methods
-    by_method = [{cell.setting: cell for cell in sweeps.cells(results, method, sweeps.LEAD)} for method in methods]
-    rank = lambda setting: [values.index(value) for values, value in zip(results.values, setting, strict=True)]
-    settings = sorted({setting for known in by_method for setting in known}, key=rank)
-    grid = [["Setting", *(printable(method, LONGEST_NAME) for method in methods)]]
-    for setting in settings:
-        name = sweeps.name_condition(results, dict(enumerate(setting))) or _heading(results)
-        grid.append([name, *(percent(known.get(setting)) for known in by_method)])
-    if len(methods) > max(_MOST_COLUMNS, len(settings)):
-        grid = [list(column) for column in zip(*grid, strict=True)]
-        grid[0][0] = "Method"
-    heads, *rows = (tuple(row) for row in grid)
-    note = f"Mean of the {averaged_in_words(results.evaluations)} of a run, %, over seeds."
-    note = f"{note} {sweeps.name_unswept(results)}".rstrip()
-    return Details("Accuracy at every setting", Table(heads, rows), note)
-
-
-def _heading(results: sweeps.Results) -> str:
-    return f"{averaged_heading(results.evaluations).capitalize()}, %"
-
-
-def percent(cell: sweeps.Cell | None) -> str:
-    """Formats a cell's mean and spread over seeds, in percent."""
-    if cell is None or cell.mean is None:
-        return "-"
-    text = SHARE.show(Spread(cell.mean, cell.deviation, cell.count))
-    return text + f" ({cell.count} of {cell.asked} runs)" * (cell.count < cell.asked)
-
-
 def _statistics(results: sweeps.Results, paper: PaperComparison) -> Iterator[dict[str, Any]]:
     """Yields the statistics of each setting, after its swept keys."""
     keys = [key for axis in results.axes for key in axis.keys if key.partition(".")[0] != "paper"]
@@ -253,4 +210,4 @@ def _statistics(results: sweeps.Results, paper: PaperComparison) -> Iterator[dic
         runs = [run for (_, here), found in results.runs.items() if here == setting for run in found]
         condition = sweeps.name_condition(results, {place: setting[place] for place in results.condition_axes})
         swept = {key: runs[0][key] for key in keys}
-        yield from ({**swept, **row} for row in statistics(runs, published_by_metric(paper, printable(condition))))
+        yield from ({**swept, **row} for row in statistics(runs, paper.by_metric(printable(condition))))

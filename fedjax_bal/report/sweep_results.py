@@ -3,21 +3,22 @@
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import chain, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedjax_bal.config import SEED_LISTS, ConfigError, name_in_results, parse_yaml
 from fedjax_bal.lab import SweepFolder, shortest_ends
-from fedjax_bal.metrics import LARGEST_SHOWN, METRICS, MethodSummary, SeededDraw, evaluations, spread_of_draws
-from fedjax_bal.report.labels import NO_NAMES, entries, labels_of, with_labels
-from fedjax_bal.report.tables import summarise_group
-from fedjax_bal.report.wording import flat
+from fedjax_bal.metrics import LARGEST_SHOWN, METRICS, MethodSummary, SeededDraw, spread_of_draws
+from fedjax_bal.report.comparison import summarise
+from fedjax_bal.report.reading import NO_NAMES, entries, labels_of, section, with_labels
+from fedjax_bal.report.tables import flat
 from fedjax_bal.validate import is_number
 
 LEAD = "last5_accuracy"
+NOT_SWEPT = "A method that sets a swept key itself is the same at all of its values."
 VALIDATION = "validation_accuracy"
 _LARGEST_DRAWN = 1e18  # largest value drawn on the axis of a figure
 COSTS = ("client_updates_per_s", "device_bytes")
@@ -100,8 +101,6 @@ class Results:
         draws: for each row the seed of its partition (None if not known) and its other seeds.
         summary: the summary of the first point that has one; empty if none has.
         labels: the methods' names in reports, which `rows` have, by their names in results.
-        own_seeds: by method, the swept seeds that it doesn't follow and its own values of them; None for a key of
-            another method's entry.
         other_points: the names of the folder's points that have no rows.
     """
 
@@ -113,7 +112,6 @@ class Results:
     draws: tuple[SeededDraw, ...]
     summary: Mapping[str, Any]
     labels: Mapping[str, str]
-    own_seeds: Mapping[str, Mapping[str, Any]]
     other_points: Sequence[str]
 
     @cached_property
@@ -149,11 +147,6 @@ class Results:
         done = [run for runs in self.runs.values() for run in runs if run["status"] == "done"]
         return VALIDATION if done and all(run[VALIDATION] is not None for run in done) else LEAD
 
-    @cached_property
-    def evaluations(self) -> tuple[int, int]:
-        """The smallest and largest number of evaluations of a run."""
-        return evaluations([run for runs in self.runs.values() for run in runs])
-
     @property
     def condition_axes(self) -> tuple[int, ...]:
         """The indices of the axes that are conditions."""
@@ -166,7 +159,7 @@ class Results:
 
     @cached_property
     def unswept(self) -> dict[tuple[str, int], str]:
-        """The axes that don't change a method, in words, by method and index of the axis.
+        """The labels of the axes that don't change a method, by method and index of the axis.
 
         A method doesn't follow an axis if its own entry sets the axis's keys, or if they are those of another entry.
         """
@@ -178,15 +171,15 @@ class Results:
             for place, axis in enumerate(self.axes):
                 own = [_own_value(entry, index, key) for key in axis.keys]
                 if None not in own:
-                    values = chain.from_iterable(filter(None, own))
-                    found[self.labels.get(name, name), place] = _not_swept(axis.name, values)
+                    values = [str(value) for values in own for value in values or ()]
+                    words = ", ".join(map(readable, values)) or "unchanged"
+                    found[self.labels.get(name, name), place] = f"{axis.name} {words} (not swept)"
         return found
 
     @property
     def target(self) -> float | None:
         """The target accuracy; None if there is none, or several."""
-        evaluation = self.sheet.get("evaluation")
-        value = evaluation.get("target_accuracy") if isinstance(evaluation, dict) else None
+        value = section(self.sheet, "evaluation").get("target_accuracy")
         swept = any(key.startswith("evaluation.target") for axis in self.axes for key in axis.keys)
         return value if isinstance(value, float) and 0 < value < 1 and not swept else None
 
@@ -207,11 +200,13 @@ class Results:
         """Returns whether an axis has several values, all of them numbers."""
         return len(self.values[place]) > 1 and _are_numbers(self.values[place], _LARGEST_DRAWN)
 
-    def end_of_axis(self, place: int, value: Any, method: str) -> str:
-        """Returns "lowest" or "highest" for an end of a numeric axis, beyond which a better value may lie; else ""."""
-        if not self.is_numeric(place) or (method, place) in self.unswept:
-            return ""
-        return {self.values[place][0]: "lowest", self.values[place][-1]: "highest"}.get(value, "")
+    def is_at_edge(self, method: str, setting: Setting) -> bool:
+        """Returns whether a tuned value is the lowest or highest one swept, so that a better one may lie beyond it."""
+        return any(
+            setting[place] in (self.values[place][0], self.values[place][-1])
+            for place in self.tuned
+            if self.is_numeric(place) and (method, place) not in self.unswept
+        )
 
 
 def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
@@ -260,11 +255,11 @@ def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
     summary = next(filter(None, (point.read_summary() for point in sweep.points())), {})
     name = str(sheet.get("name") or folder.name)
     without_rows = sweep.other_points({row["point"] for row in rows})
-    return Results(name, axes, rows, text, sheet, tuple(draws), summary, labels, own_seeds, without_rows)
+    return Results(name, axes, rows, text, sheet, tuple(draws), summary, labels, without_rows)
 
 
 def _own_seeds(sheet: Mapping[str, Any], keys: Sequence[str], labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Returns the swept seeds that methods don't follow, as in `Results.own_seeds`."""
+    """Returns a method's own values of swept seeds, by method and key; None for a key of another method's entry."""
     found: dict[str, dict[str, Any]] = {}
     for index, entry in enumerate(entries(sheet, "methods")):
         name = name_in_results(entry)
@@ -289,11 +284,6 @@ def _own_value(entry: Any, index: int, key: str) -> tuple[Any, ...] | None:
             return None
         value = value[part]
     return None if isinstance(value, dict) else (value,)
-
-
-def _not_swept(name: str, own: Iterable[Any]) -> str:
-    words = ", ".join(readable(str(value) if isinstance(value, list) else value) for value in own)
-    return f"{name} {words} (its own, not swept)" if words else f"{name} not swept"
 
 
 def parsed(value: Any) -> Any:
@@ -360,33 +350,10 @@ def name_condition(results: Results, condition: Condition) -> str:
     return ", ".join(results.axes[place].format_value(value) for place, value in condition.items())
 
 
-def name_tuned(results: Results, method: str, setting: Setting, ends: str = " ({} swept)") -> str:
-    """Formats a method's values of the tuned axes; `ends` follows a value at an end of its axis."""
-    texts = []
-    for place in results.tuned:
-        end = results.end_of_axis(place, setting[place], method)
-        swept = results.axes[place].format_value(setting[place]) + ends.format(end) * bool(end)
-        texts.append(results.unswept.get((method, place), swept))
-    return ", ".join(texts)
-
-
-def name_unswept(results: Results) -> str:
-    """Names the methods that an axis doesn't change in a sentence; empty if there are none."""
-    return _same([f"{method} {text}" for (method, _), text in results.unswept.items() if method in results.methods])
-
-
-def name_unswept_seeds(results: Results) -> str:
-    """Names the methods that an axis of seeds doesn't change in a sentence; empty if there are none."""
-    return _same([
-        f"{method} {_not_swept(key, [] if value is None else [value])}"
-        for method, values in results.own_seeds.items()
-        for key, value in values.items()
-        if method in results.methods
-    ])  # fmt: skip
-
-
-def _same(named: Sequence[str]) -> str:
-    return f"The same at all values: {'; '.join(named)}." if named else ""
+def name_tuned(results: Results, method: str, setting: Setting) -> str:
+    """Formats a method's values of the tuned axes."""
+    swept = {place: results.axes[place].format_value(setting[place]) for place in results.tuned}
+    return ", ".join(results.unswept.get((method, place), text) for place, text in swept.items())
 
 
 def best(results: Results, method: str, condition: Condition = _ANY) -> Cell | None:
@@ -412,7 +379,7 @@ def best_runs(results: Results, condition: Condition) -> list[Run]:
 
 def summarise_condition(results: Results, condition: Condition) -> list[MethodSummary]:
     """Summarises the methods at their best settings, against the first method."""
-    return summarise_group(best_runs(results, condition))
+    return summarise(best_runs(results, condition))
 
 
 def comparable(results: Results) -> list[tuple[str, list[list[MethodSummary]]]]:

@@ -1,230 +1,248 @@
-"""The report's tables, as text, and the numbers behind them."""
+"""A table of a report, as text for a terminal, as HTML, CSV and LaTeX; and the numbers and names in its cells."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from itertools import groupby, zip_longest
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import numpy as np
+import jinja2
+from markupsafe import Markup
+from rich.cells import cell_len, chop_cells
 
-from fedjax_bal.lab import RunClients
-from fedjax_bal.metrics import (
-    METRICS,
-    REPORT_TABLES,
-    SHARE,
-    TEXT,
-    MethodSummary,
-    compare,
-    divergences,
-    mean_interval,
-    paired_difference,
-    spread,
-    spread_of_draws,
+from fedjax_bal.lab import as_csv
+from fedjax_bal.metrics import NOTHING, Difference
+
+TEMPLATES = jinja2.Environment(
+    loader=jinja2.PackageLoader("fedjax_bal.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
 )
-from fedjax_bal.report.wording import LONGEST_NAME, MINUS, Table, join_some, leader, megabytes, printable, table
+MINUS = "\N{MINUS SIGN}"
+LONGEST_NAME = 80
+BOOKTABS = "% Needs \\usepackage{booktabs}.\n"
+_WIDEST_NOTE = 100  # characters
+_NARROWEST_NAMES = 16
+# As in Pandoc: "from $5 to $10" has no formula.
+_FORMULA = re.compile(r"(\$(?![\s$])[^$]*(?<![\s\\])\$(?!\d))")
+_SPECIAL = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    # A bracket at the start of a row would be taken as an argument of the preceding line break.
+    | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "[": "{[}", "]": "{]}"}
+    | {"±": "$\\pm$", MINUS: "$-$", "\N{EN DASH}": "--", "“": "``", "”": "''", "<": "$<$", ">": "$>$"}
+)
 
-_NONE_PUBLISHED: Mapping[tuple[str, str], float] = MappingProxyType({})
-MOST_CLIENTS = 20
-"""The largest number of clients of which a report shows each."""
 
-_WORST_CLIENTS = 10
-_MOST_NAMED = 12  # maximum number of failed runs or broken clients listed by name
-_LONGEST_TEXT = 400
+class Table(NamedTuple):
+    """A table.
 
-
-class Details(NamedTuple):
-    """A table of the report: title, rows, a note on its numbers, and for each row whether it is highlighted."""
+    Attributes:
+        title: its title.
+        headings: a heading for each column.
+        rows: the cells; texts, and for `csv` also numbers.
+        note: what a reader needs to know about the numbers.
+        best: the indices of highlighted rows.
+        short: headings for a terminal in place of longer ones; None leaves out the column there.
+    """
 
     title: str
-    table: Table
-    note: str
-    marked: Sequence[bool] = ()
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    note: str = ""
+    best: Collection[int] = ()
+    short: Mapping[str, str | None] = MappingProxyType({})
+
+    def text(self, width: int) -> str:
+        """Formats the table for a terminal: a row on one line if there is room, or on several, or as a list."""
+        kept = [place for place, heading in enumerate(self.headings) if self.short.get(heading, heading) is not None]
+        headings = [self.short.get(self.headings[place]) or self.headings[place] for place in kept]
+        rows = [[row[place] for place in kept] for row in self.rows]
+        lines = _aligned([headings, *rows], width)
+        if lines is None:
+            folded = [list(map(_in_two_lines, row)) for row in (headings, *rows)]
+            others = sum(2 + max(map(_width, column)) for column in list(zip(*folded, strict=True))[1:])
+            room = max(width - others, _NARROWEST_NAMES)
+            names = ("\n".join(chop_cells(name, room)) for name, *_ in (headings, *rows))
+            lines = _aligned([[name, *cells] for name, (_, *cells) in zip(names, folded, strict=True)], width)
+        if lines is None:
+            lines = []
+            for name, *cells in rows:
+                lines += [name, *(f"  {heading}: {cell}" for heading, cell in zip(headings[1:], cells, strict=True))]
+        note = textwrap.wrap(self.note, min(width, _WIDEST_NOTE))
+        return "\n".join([*([self.title] if self.title else []), *lines, *note])
+
+    def html(self, heading: str = "") -> Markup:
+        """Formats the table for a page, under its title if `heading` names an element such as `h3`."""
+        return Markup(TEMPLATES.get_template("table.html").render(table=self, heading=heading))
+
+    def csv(self) -> str:
+        """Formats the cells as CSV."""
+        return as_csv([dict(zip(self.headings, row, strict=True)) for row in self.rows])
+
+    def latex(self, caption: str = "", above: Sequence[str] = ()) -> str:
+        """Formats the table for a paper, with the package booktabs; cells that are `Latex` are used as they are.
+
+        Args:
+            caption: the caption; the title if empty, with the note as a comment above the table.
+            above: for each column a name; columns with the same one have it above their headings.
+        """
+        lines = [" & ".join(map(to_latex, row)) for row in (self.headings, *self.rows)]
+        # The line break before it would take a star as its own.
+        head, *body = (f"{'{}' * line.startswith('*')}{line} \\\\" for line in lines)
+        if above:
+            cells = []
+            rules = ""
+            column = 1
+            for name, group in groupby(above):
+                count = len(list(group))
+                cells.append(f"\\multicolumn{{{count}}}{{c}}{{{to_latex(name)}}}" if name else "")
+                rules += f"\\cmidrule(lr){{{column}-{column + count - 1}}}" if name else ""
+                column += count
+            head = f"{' & '.join(cells)} \\\\{rules}\n{head}"
+        label = re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+        notes = [] if caption else [f"% {line}" for line in textwrap.wrap(to_latex(self.note), 118)]
+        return "\n".join([
+            *notes,
+            "\\begin{table}",
+            "\\centering",
+            f"\\caption{{{to_latex(caption or f'{self.title}.')}}}",
+            f"\\label{{tab:{label}}}",
+            f"\\begin{{tabular}}{{l{'r' * (len(self.headings) - 1)}}}",
+            "\\toprule",
+            head,
+            "\\midrule",
+            *body,
+            "\\bottomrule",
+            "\\end{tabular}",
+            "\\end{table}\n",
+        ])  # fmt: skip
 
 
-def summarise_group(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
-    """Compares methods of runs that share their data with the first method; shortens names to fit a table."""
-    return [summary._replace(method=printable(summary.method, LONGEST_NAME)) for summary in compare(runs)]
+def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str] | None:
+    """Aligns rows of cells in columns, with a rule below the first row; None if they are wider than `width`."""
+    sizes = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    total = sum(sizes) + 2 * (len(sizes) - 1)
+    if total > width:
+        return None
+    lines = []
+    for row in rows:
+        for name, *cells in zip_longest(*(cell.split("\n") for cell in row), fillvalue=""):
+            padded = [" " * (size - cell_len(cell)) + cell for size, cell in zip(sizes[1:], cells, strict=True)]
+            lines.append("  ".join([name + " " * (sizes[0] - cell_len(name)), *padded]).rstrip())
+        if row is rows[0]:
+            lines.append("─" * total)
+    return lines
 
 
-def comparison(
-    groups: Sequence[Sequence[MethodSummary]], target: float | None, note: str, condition: str = ""
-) -> Details:
-    """Builds the table that compares methods, with the best method of each group highlighted.
+def _width(cell: str) -> int:
+    return max(map(cell_len, cell.split("\n")))
 
-    `groups` are summaries from `compare`; each group shares its data and is compared with its first method. If every
-    group is a single method, the column of differences is left out. `target` is the accuracy to reach, as a fraction;
-    `condition` distinguishes this table from others on the page.
+
+def _in_two_lines(cell: str) -> str:
+    """Breaks a cell between a number and its deviation, interval or remark, and a heading at a comma."""
+    for mark in ("±", "[", "("):
+        cell = cell.replace(f" {mark}", f"\n{mark}")
+    return cell.replace(", ", ",\n") if cell[:1].isalpha() else cell
+
+
+class Latex(str):
+    """A text that is LaTeX already."""
+
+
+def to_latex(text: str) -> Latex:
+    """Returns LaTeX that prints a text; the formulas in it, `$...$`, stay formulas."""
+    if isinstance(text, Latex):
+        return text
+    pieces = split_math(text)
+    return Latex("".join(piece if place % 2 else piece.translate(_SPECIAL) for place, piece in enumerate(pieces)))
+
+
+def split_math(text: str) -> list[str]:
+    r"""Splits a name into text and formulas, `$...$` with the dollars, in turn, starting and ending with text.
+
+    All of it is text if matplotlib can't set one of the formulas, of which it knows a part of LaTeX's.
+
+    >>> split_math(r"Smooth, $\beta=0.9$, from $5 to $10")
+    ['Smooth, ', '$\\beta=0.9$', ', from $5 to $10']
     """
-    marked = []
-    for group in groups:
-        best = None if len(group) == 1 < len(groups) else leader(group)
-        marked += [summary is best for summary in group]
-    title = f"Comparison of methods{': ' * bool(condition)}{printable(condition, LONGEST_NAME)}"
-    return Details(title, group_table(groups, target), note, marked)
+    pieces = split_formulas(text)
+    return [text] if any(map(formula_fault, pieces[1::2])) else pieces
 
 
-def group_table(groups: Sequence[Sequence[MethodSummary]], target: float | None, *, short: bool = False) -> Table:
-    """Builds the table of `comparison` for the page or, with `short`, for the terminal."""
-    baseline = "first on the same data" if short else "the first method on the same data"
-    summaries = [summary for group in groups for summary in group]
-    return table(summaries, target, short, None if len(groups) == 1 else baseline)
+def split_formulas(text: str) -> list[str]:
+    """Splits a name as `split_math`, with the formulas that matplotlib can't set."""
+    return _FORMULA.split(text)
 
 
-def details(runs: Sequence[Mapping[str, Any]]) -> list[Details]:
-    """Builds further tables from a summary's `runs`; leaves out columns without numbers."""
-    tables = []
-    for shown in REPORT_TABLES:
-        of_table = [(metric, metric.column) for metric in METRICS.values()]
-        columns = [
-            (metric, column)
-            for metric, column in of_table
-            if column and column.table is shown and any(run.get(metric.name) is not None for run in runs)
-        ]
-        # A single optional column, such as one group of classes, isn't informative.
-        if sum(column.optional for _, column in columns) == 1:
-            columns = [(metric, column) for metric, column in columns if not column.optional]
-        if not columns:
-            continue
-        rows = []
-        for method in dict.fromkeys(run["method"] for run in runs):
-            values = [[run.get(metric.name) for run in runs if run["method"] == method] for metric, _ in columns]
-            cells = [metric.unit.show(spread(known)) for (metric, _), known in zip(columns, values, strict=True)]
-            rows.append((printable(method, LONGEST_NAME), *cells))
-        heads = (", ".join(filter(None, (column.heading, metric.unit.symbol))) for metric, column in columns)
-        notes = dict.fromkeys([shown.note, *(column.note for _, column in columns)])
-        tables.append(Details(shown.title, Table(("Method", *heads), rows), " ".join(filter(None, notes))))
-    return tables
+@lru_cache
+def formula_fault(formula: str) -> str:
+    """Describes why matplotlib can't set a formula; empty if it can."""
+    from matplotlib.mathtext import MathTextParser  # importing matplotlib takes longer than most commands run
 
-
-def by_client(clients: Sequence[RunClients]) -> list[Details]:
-    """Builds the table of each client's accuracy with each method: of up to 20 clients, or of the ten worst.
-
-    It is empty without results by client, or if clients of one name have different rows, as with a partition for each
-    seed.
-    """
-    sizes: dict[str, tuple[int, int]] = {}
-    accuracies: dict[str, dict[str, list[float | None]]] = {}  # by client and method
-    for run in clients:
-        for name, training, test, accuracy in zip(*run[2:6], strict=True):
-            if sizes.setdefault(name, (training, test)) != (training, test):
-                return []
-            known = None if np.isnan(accuracy) else float(accuracy)
-            accuracies.setdefault(name, {}).setdefault(run.method, []).append(known)
-    if not sizes:
-        return []
-    methods = list(dict.fromkeys(run.method for run in clients))
-    means = {name: [spread(found.get(method, [])) for method in methods] for name, found in accuracies.items()}
-    shown = list(sizes)
-    note = (
-        "The model that each client uses, on its own test rows at the last evaluation. clients.csv has this and the "
-        "mean over classes for each client and seed."
-    )
-    if len(shown) > MOST_CLIENTS:
-        known = {name: [mean.mean for mean in row if mean.mean is not None] for name, row in means.items()}
-        tested = [name for name in shown if known[name]]
-        shown = sorted(tested, key=lambda name: sum(known[name]) / len(known[name]))[:_WORST_CLIENTS]
-        note += f" Shown are the {len(shown)} of {len(tested):,} clients with the lowest mean over the methods."
-    heads = ("Client", "Training rows", "Test rows", *(f"{printable(method, LONGEST_NAME)}, %" for method in methods))
-    rows = [
-        (printable(name, LONGEST_NAME), *(f"{count:,}" for count in sizes[name]), *map(SHARE.show, means[name]))
-        for name in shown
-    ]
-    return [Details("Accuracy by client", Table(heads, rows), note)]
-
-
-def failed(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Names the failed runs and the reasons; empty if there are none."""
-    named = [f"{_named(run)} ({printable(run['failure'], _LONGEST_TEXT)})" for run in runs if run.get("failure")]
-    return f"Runs that failed, and so have no final accuracy: {join_some(named, _MOST_NAMED)}." if named else ""
-
-
-def remarks(summary: Mapping[str, Any]) -> list[str]:
-    """Describes early stops, broken clients, and how balanced the classes are on which methods train."""
-    runs = summary["runs"]
-    sentences = []
-    early = [
-        f"{_named(run)} after round {run['stopped_early']}" for run in runs if run.get("stopped_early") is not None
-    ]
-    if early:
-        sentences.append(
-            "Stopped early, because the metric on validation rows no longer got better: "
-            f"{join_some(early, _MOST_NAMED)}. Final accuracies are those of these rounds; those of the best round by "
-            "validation are further below."
-        )
-    broken = [
-        f"{_named(run)}: {run['excluded'] or 0:g} left out, "
-        f"{run['clipped'] or 0:g} scaled down ({printable(run['broken_clients'], _LONGEST_TEXT)})"
-        for run in runs
-        if run.get("broken_clients")
-    ]
-    if broken:
-        sentences.append(f"Broken clients. {join_some(broken, _MOST_NAMED)}.")
-    for part in summary["partitions"]:
-        copies = part.get("augmentation")
-        if copies and sum(copies["before"]):
-            before, after = (divergences(np.array([copies[key]])).item() for key in ("before", "after"))
-            sentences.append(
-                f"Augmentation of {_methods(part)}: {copies['extra_rows']:,} copies, which would take "
-                f"{megabytes(copies['extra_bytes'])} MB to store, "
-                f"{100 * copies['extra_rows'] / sum(copies['before']):.1f}% more than the originals; the divergence of "
-                f"all clients' classes from equal shares goes from {before:.2f} to {after:.2f} nats."
-            )
-    for part in summary.get("batches", []):
-        sentences.append(
-            f"Mini-batches of {_methods(part)}, which the method fills up: the mean divergence of a client's "
-            f"classes from equal shares goes from {part['kl_before']:.2f} to {part['kl_after']:.2f} nats."
-        )
-    for method in dict.fromkeys(run["method"] for run in runs):
-        known = [run["composition"] for run in runs if run["method"] == method and run.get("composition")]
-        ranks = spread([composition.get("rank_correlation") for composition in known])
-        if ranks.mean is not None:
-            deviation = "" if ranks.std is None else f" ± {ranks.std:.2f}"
-            sentences.append(
-                f"Class composition of clients as {printable(method, LONGEST_NAME)} estimates it: its rank correlation "
-                f"with the true one is {ranks.mean:.2f}{deviation}, mean over clients and seeds (1 is the right order "
-                "of the classes, 0 is chance).".replace(" -", f" {MINUS}")
-            )
-    return sentences
-
-
-def _named(run: Mapping[str, Any]) -> str:
-    return f"{printable(run['method'], LONGEST_NAME)}, seed {run['seed']}"
-
-
-def _methods(part: Mapping[str, Any]) -> str:
-    return ", ".join(printable(str(method), LONGEST_NAME) for method in part["methods"])
-
-
-def statistics(
-    runs: Sequence[Mapping[str, Any]], published: Mapping[tuple[str, str], float] = _NONE_PUBLISHED
-) -> Iterator[dict[str, Any]]:
-    """Yields the statistics of runs that share their data: one row per method and metric.
-
-    A row has n, mean, standard deviation, the mean's 95% interval, the paired difference from the first method with its
-    interval, and the number in `published` (by method and metric) with the difference from it. A run's seed may be a
-    `SeededDraw`.
-    """
-    methods = list(dict.fromkeys(run["method"] for run in runs))
-    for name in (metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT):
-        by_seed: dict[str, dict[Any, float]] = {method: {} for method in methods}
-        for run in runs:
-            if run.get(name) is not None:
-                by_seed[run["method"]][run["seed"]] = run[name]
-        for method in methods if any(by_seed.values()) else ():
-            mean = spread_of_draws(by_seed[method])
-            low, high = mean_interval(mean)
-            keys = ("difference", "difference_low", "difference_high", "pairs")
-            first = method == methods[0]
-            difference = (None,) * 4 if first else paired_difference(by_seed[method], by_seed[methods[0]])
-            theirs = published.get((method, name))
-            yield {
-                "method": method, "metric": name,
-                "n": mean.seeds, "mean": mean.mean, "deviation": mean.std, "low": low, "high": high,
-                **dict(zip(keys, difference, strict=True)),
-                "published": theirs,
-                "from_published": None if theirs is None or mean.mean is None else mean.mean - theirs,
-            }  # fmt: skip
+    try:
+        MathTextParser("path").parse(formula)
+    except ValueError as error:
+        return " ".join(str(error).split())
+    return ""
 
 
 def encoded(text: str) -> bytes:
     """Encodes a text as UTF-8; surrogates, which JSON and folder names can contain, are replaced."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+def printable(text: str, limit: int = LONGEST_NAME) -> str:
+    """Formats a name on one line, without control characters, shortened to `limit` characters."""
+    line = " ".join(text.split())
+    shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
+    return shown if len(shown) <= limit else shown[: limit - 1].rstrip() + "…"
+
+
+def plural(count: int, noun: str) -> str:
+    """Formats a number with its noun: 1 seed, 2 seeds."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def join_some(texts: Sequence[str], most: int) -> str:
+    """Joins the first `most` texts, and counts the others."""
+    more = [f"and {len(texts) - most:,} more"] if len(texts) > most else []
+    return "; ".join([*texts[:most], *more])
+
+
+def flat(value: Any) -> str:
+    """Formats a configuration's value on one line, without the brackets of mappings."""
+    if isinstance(value, dict):
+        texts = []
+        for key, entry in value.items():
+            chooses = key in ("name", "scheme", "recipe") and isinstance(entry, str)
+            nested = f"({flat(entry)})" if isinstance(entry, dict) else flat(entry)
+            texts.append(entry if chooses else f"{key} {nested}")
+        return ", ".join(texts)
+    if isinstance(value, list):
+        return "[" + ", ".join(map(flat, value)) + "]"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def signed(share: float) -> str:
+    """Formats a difference of fractions in percentage points, with its sign."""
+    text = f"{100 * share:+.1f}"
+    return ("+0.0" if text == "-0.0" else text).replace("-", MINUS)
+
+
+def points(value: Difference | None) -> str:
+    """Formats a difference in percentage points, with its interval if known; a dash for None (the baseline)."""
+    if value is None or value.mean is None:
+        return NOTHING
+    if value.low is None or value.high is None:
+        return signed(value.mean)
+    return f"{signed(value.mean)} [{signed(value.low)}, {signed(value.high)}]"
+
+
+def megabytes(traffic_bytes: float | None) -> str:
+    """Formats bytes in MB of 10^6 bytes; a dash for None."""
+    return NOTHING if traffic_bytes is None else three_digits(traffic_bytes / 1e6)
+
+
+def three_digits(value: float) -> str:
+    """Formats a number to three digits, or as an integer from 100 on."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -37,9 +37,8 @@ from fedjax_bal.lab.folder import PERSONALISED
 from fedjax_bal.lab.sweep_plan import load_sweep
 from fedjax_bal.report import build
 from fedjax_bal.report.page import build_comparison, page_of_run
-from fedjax_bal.report.published import paper_comparison_of_run
+from fedjax_bal.report.reading import read_runs
 from fedjax_bal.report.sweep_page import build_sweep
-from fedjax_bal.report.tables import summarise_group
 from fedjax_bal.selection.speed import table
 from fedjax_bal.selection.trace import trace
 
@@ -220,8 +219,7 @@ def read_trained(folder):
 
 
 def read_page(folder):
-    run = RunFolder(folder).read()
-    page_of_run(run, [], paper_comparison_of_run(run.config, summarise_group(run.summary["runs"]))).html()
+    page_of_run(read_runs([folder]), []).html()
 
 
 def write_two_runs(folder):

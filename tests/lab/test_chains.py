@@ -41,7 +41,8 @@ def test_mediators_and_copies_are_compared_by_divergence(here):
     for run in runs:
         own = [x["chain_kl"] for x in lines if (x["method"], x["seed"]) == (run["method"], run["seed"])]
         assert run["chain_kl"] == pytest.approx(np.mean([x for x in own if x is not None]), rel=DOUBLE)
-    table = output[output.index(" runs finished in ") : output.index(NOTE)].splitlines()[1:]
+    assert NOTE in " ".join(output.split())
+    table = output[output.index(" runs finished in ") : output.index("Test accuracy in %")].splitlines()[1:]
     assert max(map(len, table)) <= 80
     assert sum(text.split()[:1] == ["method"] and "KL" in text.split() for text in table) == 1
     for method in ("fedavg", "mediators of 3"):

@@ -69,7 +69,7 @@ def test_the_report_draws_all_of_it(folder):
     assert {"local", "pictures-1"} <= names
     for words in (
         "Local models on the test set",
-        "Mini-batches of fakes, which the method fills up",
+        "Classes in mini-batches",
         "Real images and fakes of fakes",
     ):
         assert words in page

@@ -75,37 +75,37 @@ def said(*changes, plugins=()):
 NPZ = "dataset={name: npz, path: mine.npz}"
 PHOTOS = "dataset={name: image_folder, path: photos, side: 4}"
 ALL_USED = {
-    "npz": ([NPZ, "partition=natural"], "npz, all 120 rows, 12 clients"),
+    "npz": ([NPZ, "partition=natural"], "npz: all 120 rows, 12 clients"),
     "npz, clients drawn": (
         [NPZ, "partition={scheme: iid, clients: 8}"],
-        "npz, all 120 rows, 8 clients; its 12 users are not the clients (partition=natural makes them so)",
+        "npz: all 120 rows, 8 clients; users: 12, not the clients (partition=natural makes them so)",
     ),
-    "a folder of images": ([PHOTOS, "partition={scheme: iid, clients: 4}"], "image_folder, all 60 rows, 4 clients"),
-    "a table with users": (["dataset=table", "partition=natural"], "table, all 120 rows, 12 clients"),
+    "a folder of images": ([PHOTOS, "partition={scheme: iid, clients: 4}"], "image_folder: all 60 rows, 4 clients"),
+    "a table with users": (["dataset=table", "partition=natural"], "table: all 120 rows, 12 clients"),
     "a file with users": (
         ["dataset={name: csv, path: table.csv, label: y, clients: u}", "partition=natural"],
-        "csv, all 120 rows, 12 clients; 1 input (a), 3 classes; the test set is 30 more rows, 0.2 of each class",
+        "csv: all 120 rows, 12 clients; inputs: 1 (a); classes: 3; test rows: 30, 0.2 of each class",
     ),
     "a number of clients, which is no column": (
         ["dataset={name: csv, path: table.csv, label: y, inputs: [a]}", "clients=5"],
-        "csv, all 120 rows, 5 clients; 1 input (a), 3 classes; the test set is 30 more rows, 0.2 of each class",
+        "csv: all 120 rows, 5 clients; inputs: 1 (a); classes: 3; test rows: 30, 0.2 of each class",
     ),
     "users who are held out": (
         ["dataset={name: csv, path: table.csv, label: y, clients: u, test_by: clients}", "partition=natural"],
-        "csv, all 126 rows, 10 of 12 users; 1 input (a), 3 classes; the test set is 24 more rows, all those of 2 users",
+        "csv: all 126 rows, 10 of 12 users; inputs: 1 (a); classes: 3; test rows: 24; users with test rows only: 2",
     ),
     "users who are in the test set by chance": (
         ["dataset={name: csv, path: alone.csv, label: y, clients: u}", "partition=natural"],
-        "csv, all 120 rows, 120 of 150 users; 1 input (a), 3 classes; the test set is 30 more rows, 0.2 of each class, "
-        "and 30 users had no other rows",
+        "csv: all 120 rows, 120 of 150 users; inputs: 1 (a); classes: 3; test rows: 30, 0.2 of each class; "
+        "users with test rows only: 30",
     ),
     "a table without": (
         ["dataset={name: table, users: false}", "partition=iid"],
-        "table, all 120 rows, 20 clients",
+        "table: all 120 rows, 20 clients",
     ),
     "the guide's": (
         ["dataset={name: clouds, spread: 2}"],
-        "clouds, all 1,000 rows, 20 clients",
+        "clouds: all 1,000 rows, 20 clients",
     ),
 }
 
@@ -119,28 +119,28 @@ def test_own_data_are_used_as_a_whole(here, source):
 NATURAL = [NPZ, "partition=natural"]
 FEWER = {
     # 40 rows of each class: 40, floor(40 / sqrt(4)) and 10 are left of a long tail of 4.
-    "a long tail": ([*NATURAL, "imbalance_factor=4"], "70 of 120 rows and 12 clients (imbalance_factor=4)"),
+    "a long tail": ([*NATURAL, "imbalance_factor=4"], "70 of 120 rows, 12 clients; held back: imbalance_factor=4"),
     "rows of the server": (
         [*NATURAL, "auxiliary.per_class=2"],
-        "114 of 120 rows and 12 clients (auxiliary.per_class=2)",
+        "114 of 120 rows, 12 clients; held back: auxiliary.per_class=2",
     ),
     "validation": (
         [*NATURAL, "evaluation.validation.per_class=4"],
-        "108 of 120 rows and 12 clients (validation.per_class=4)",
+        "108 of 120 rows, 12 clients; held back: validation.per_class=4",
     ),
     "test rows of clients": (
         [*NATURAL, "evaluation.client_test.fraction=0.2"],
-        "96 of 120 rows and 12 clients (client_test.fraction=0.2)",
+        "96 of 120 rows, 12 clients; held back: client_test.fraction=0.2",
     ),
-    "some users": ([*NATURAL, "partition.clients=5"], "50 of 120 rows and 5 of 12 users (clients=5)"),
+    "some users": ([*NATURAL, "partition.clients=5"], "50 of 120 rows, 5 of 12 users; held back: partition=natural"),
     "a scheme": (
         [NPZ, "partition={scheme: pathological, clients: 6, classes_per_client: 1, samples_per_client: 5}"],
-        "30 of 120 rows and 6 clients (scheme=pathological, clients=6, classes_per_client=1, samples_per_client=5); "
-        "its 12 users are not the clients (partition=natural makes them so)",
+        "30 of 120 rows, 6 clients; held back: partition=pathological; "
+        "users: 12, not the clients (partition=natural makes them so)",
     ),
     "two keys": (
         [*NATURAL, "auxiliary.per_class=10", "imbalance_factor=2"],  # 30, floor(30 / sqrt(2)) and 15 of the rest
-        "66 of 120 rows and 12 clients (imbalance_factor=2, auxiliary.per_class=10)",
+        "66 of 120 rows, 12 clients; held back: imbalance_factor=2, auxiliary.per_class=10",
     ),
 }
 
@@ -148,23 +148,23 @@ FEWER = {
 @pytest.mark.parametrize("why", FEWER)
 def test_what_is_left_out_is_said_with_the_key_that_leaves_it_out(here, why):
     changes, line = FEWER[why]
-    assert said(*changes) == f"npz, trained on {line}"
+    assert said(*changes) == f"npz: {line}"
 
 
-def test_methods_that_need_rows_of_the_server_are_named(here):
+def test_rows_of_the_server_are_the_same_for_all_methods(here):
     config = load_config(
         None, [NPZ, "partition=natural", "auxiliary.per_class=10", "methods=[fedavg, flcir]", "model=mlp"]
     )
     (line, other) = set_up(config).rows_used
     assert line == other
-    assert line.text == "npz, trained on 90 of 120 rows and 12 clients (auxiliary.per_class=10, which flcir needs)"
+    assert line.text == "npz: 90 of 120 rows, 12 clients; held back: auxiliary.per_class=10"
 
 
 def test_methods_with_other_data_have_their_own_line(here):
     entries = "methods=[fedavg, {recipe: fedprox, partition: {imbalance_factor: 4}}]"
     result = CliRunner().invoke(app, ["run", NPZ, "partition=natural", "model=mlp", entries, "--dry-run"])
-    assert "  data of fedavg: npz, all 120 rows, 12 clients\n" in result.output
-    assert "  data of fedprox: npz, trained on 70 of 120 rows and 12 clients (imbalance_factor=4)\n" in result.output
+    assert "  data of fedavg: npz: all 120 rows, 12 clients\n" in result.output
+    assert "  data of fedprox: npz: 70 of 120 rows, 12 clients; held back: imbalance_factor=4\n" in result.output
 
 
 def test_classes_that_only_the_test_set_has_are_named(tmp_path, monkeypatch):
@@ -177,7 +177,7 @@ def test_classes_that_only_the_test_set_has_are_named(tmp_path, monkeypatch):
         data.load("npz", path="mine.npz")
     np.savez("mine.npz", class_names=np.array(["Cat", "Dog", "cat", "dog"]), **arrays)  # as it is meant
     assert said("dataset={name: npz, path: mine.npz}", "partition=iid").endswith(
-        "; only test rows have 2 of the classes ('Cat', 'Dog')"
+        "; classes with test rows only: 2 ('Cat', 'Dog')"
     )
 
 
@@ -185,7 +185,7 @@ def test_clients_without_rows_are_counted(here, tmp_path):
     (tmp_path / "clients.txt").write_text("0 1 2\n\n3 4 5\n\n")
     scheme = f"partition={{scheme: file, file: {tmp_path / 'clients.txt'}, clients: 4}}"
     (line,) = set_up(load_config(None, [NPZ, scheme, "methods=[fedavg]", "model=mlp"])).rows_used
-    assert line.text.startswith("npz, trained on 6 of 120 rows and 4 clients (scheme=file, clients=4, file=")
+    assert line.text.startswith("npz: 6 of 120 rows, 4 clients; held back: partition=file")
     assert line.with_empty_clients().endswith("; empty clients: 50% (2 of 4)")
 
 
@@ -209,7 +209,7 @@ def test_of_several_partitions_the_range_of_empty_clients_is_said(here, monkeypa
     assert 0 < min(empty) < max(empty)
     ending = f"({min(empty)} to {max(empty)} of 30), depending on the partition"
     (line,) = shared.data_lines()
-    assert line.startswith("data: npz, all 120 rows, 30 clients; ") and line.endswith(ending)
+    assert line.startswith("data: npz: all 120 rows, 30 clients; ") and line.endswith(ending)
     (entry,) = summarise_partitions(comparison)
     assert entry["data"] == line.removeprefix("data: ")
 
@@ -229,7 +229,7 @@ def test_fewer_users_than_a_round_asks_for_all_take_part(here):
 
 def test_too_few_rows_are_explained_by_what_was_taken_before(here):
     changes = [NPZ, "methods=[fedavg]", "model=mlp", "partition={scheme: iid, clients: 100, imbalance_factor: 4}"]
-    wanted = r"^partition: 100 clients for 66 rows.* \(66 of the 120 training rows are left, because of "
+    wanted = r"^partition: 100 clients for 66 rows.* \(66 of 120 training rows are left; held back: "
     with pytest.raises(SetupError, match=wanted + r"imbalance_factor=4, auxiliary\.per_class=2\)$"):
         set_up(load_config(None, [*changes, "auxiliary.per_class=2"]))
     with pytest.raises(SetupError) as whole:

@@ -61,7 +61,7 @@ def test_the_report_shows_it(ended, monkeypatch):
     monkeypatch.setattr(gallery, "run_figures", lambda run: [])  # pictures are no matter here, and take their time
     text = build(ended[0]).read_text()
     assert "not finished" not in text
-    assert "no longer got better: fedavg, seed 0 after round 6." in text
+    assert ">fedavg</th><td>0</td><td>round 6 of " in text and "<td>stopped early</td>" in text
     for heading in ("Worst class, %", "Test accuracy at the best validation, %", "Worst 10%, %", "Fine-tuned, %"):
         assert f">{heading}<" in text
 

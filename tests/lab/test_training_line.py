@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from fedjax_bal.cli.app import app
 from fedjax_bal.config import load_config, resolved_sheet, resolved_yaml
 from fedjax_bal.lab import load_sweep, training_line
-from fedjax_bal.report.page import training_lines
+from fedjax_bal.report.page import _training
 
 ADAM = "{name: adam, learning_rate: 1}"
 METHODS = "methods=[fedavg, fedprox, %s]"
@@ -66,13 +66,13 @@ def test_a_sweep_shows_the_values_of_its_axes_except_where_a_method_has_its_own(
     "sheet", [{}, {"methods": 3}, {"methods": [{"recipe": "fedavg"}]}, {"methods": [], "training": 1}]
 )
 def test_a_page_of_a_configuration_that_is_not_whole_has_no_line(sheet):
-    assert training_line(sheet) == "" and training_lines(sheet) == []
+    assert training_line(sheet) == "" and not [*_training(sheet)]
 
 
 def test_the_page_has_it_as_a_run_folder_records_it():
     config = load_config("quickstart")
-    (line,) = training_lines(yaml.safe_load(resolved_yaml(config)))
-    assert line == f"Training: {training_line(resolved_sheet(config))}." and "sgd 0.1 (astraea, rebafl 0.03)" in line
+    ((_, line),) = _training(yaml.safe_load(resolved_yaml(config)))
+    assert line == training_line(resolved_sheet(config)) and "sgd 0.1 (astraea, rebafl 0.03)" in line
 
 
 def test_it_stands_beside_the_data_before_training(tmp_path, monkeypatch):
@@ -82,4 +82,4 @@ def test_it_stands_beside_the_data_before_training(tmp_path, monkeypatch):
         axis = ["lr=0.1,0.2"] * (command == "sweep")
         lines = CliRunner().invoke(app, [command, *data, *axis, "--dry-run"]).output.splitlines()
         (place,) = (place for place, line in enumerate(lines) if line.startswith("  training: 1 round, "))
-        assert lines[place - 1].startswith("  data: synthetic, ") and lines[place].endswith(ending)
+        assert lines[place - 1].startswith("  data: synthetic: ") and lines[place].endswith(ending)

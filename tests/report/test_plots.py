@@ -17,7 +17,6 @@ from fedjax_bal.report.plots import (
     Series,
     as_wide_as,
     curves,
-    describe_missing_glyphs,
     heat,
     images,
     panels_of,
@@ -234,40 +233,18 @@ def test_the_user_s_fonts_are_used_where_they_are_installed(settings, font):
         assert matplotlib.rcParams["font.family"] == settings.get("font.family", ["sans-serif"])
 
 
-def test_a_font_that_was_installed_since_matplotlib_listed_them_is_found(monkeypatch):
-    known = plots.fontManager.ttflist
-    monkeypatch.setattr(plots.fontManager, "ttflist", [font for font in known if font.name != "STIXGeneral"])
-    files = [font.fname for font in known if font.name == "STIXGeneral"]
-    monkeypatch.setattr(plots, "findSystemFonts", lambda: [*files, "/no/such/font.ttf"])
-    plots._add_new_fonts.cache_clear()
-    with matplotlib.rc_context({"font.family": ["STIXGeneral"]}):
-        assert plots._users_fonts() == ["STIXGeneral"]
-
-
-def test_characters_that_no_font_has_are_named_with_their_labels():
-    figures = [
-        drawn(["基线", r"Ours $\tau=1$ 猫", "плюс"]),
-        heat([Grid("", np.eye(3), ["หมา", "猫", "a"])], ["หมา", "猫", "a"], "share, %"),
-    ]
-    for figure in figures:
-        to_png(figure)  # sets the labels of ticks
-    for settings, fonts in (({}, "(DejaVu Sans)"), ({"font.family": ["STIXGeneral"]}, "(STIXGeneral, DejaVu Sans)")):
-        with matplotlib.rc_context(settings):
-            message = describe_missing_glyphs(figures)
-        for text in ("基 (U+57FA)", "猫 (U+732B)", "ห (U+0E2B)", "'基线'", "'หมา'", r"'Ours $\\tau=1$ 猫'", fonts):
-            assert text in message, (text, message)
-        assert "плюс" not in message and "(U+0061)" not in message and "font.family" in message
-    fine = drawn(["плюс", "é ★", r"$\alpha$"])
-    to_pdf(fine)
-    assert describe_missing_glyphs([fine]) == ""
-
-
-def test_a_second_font_of_the_user_s_has_what_the_first_lacks():
+@pytest.mark.parametrize("save", [to_png, to_pdf])
+def test_characters_that_no_font_has_are_named(save):
+    with pytest.warns(UserWarning, match="IDEOGRAPH-57FA"):
+        save(drawn(["基", "плюс"]))
+    save(drawn(["плюс", "é ★", r"$\alpha$"]))
+    # A second font of the user's has what the first lacks.
     with matplotlib.rc_context({"font.family": ["cmr10", "DejaVu Serif"]}):
-        figure = drawn(["плюс", "猫"])
-        to_png(figure)
-        message = describe_missing_glyphs([figure])
-    assert "猫" in message and "п" not in message and "(cmr10, DejaVu Serif, DejaVu Sans)" in message
+        save(drawn(["плюс"]))
+
+
+def test_a_browser_draws_what_no_font_has():
+    assert "猫" in to_svg(drawn(["猫"]), "t")
 
 
 def test_matplotlibs_other_settings_neither_matter_nor_change():

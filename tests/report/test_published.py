@@ -10,16 +10,11 @@ from report.test_sweep_results import HEADS
 from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.metrics import NOTHING
 from fedjax_bal.report import build
-from fedjax_bal.report.published import (
-    paper_comparison_of_run,
-    paper_comparison_of_sweep,
-    paper_tables,
-    paper_verdict,
-    published_by_metric,
-)
+from fedjax_bal.report.published import _entries, paper_comparison_of_run, paper_comparison_of_sweep
+from fedjax_bal.report.reading import read_runs
 from fedjax_bal.report.sweep_page import page_of_sweep
 from fedjax_bal.report.sweep_results import read_results, summarise_condition
-from fedjax_bal.report.wording import MINUS
+from fedjax_bal.report.tables import MINUS
 
 SHEET = {
     "name": "mine",
@@ -61,25 +56,22 @@ def test_an_axis_may_have_the_published_accuracies_together(tmp_path):
 
 
 def test_all_numbers_with_the_interval_over_seeds(results):
-    (listed,) = paper_tables(paper_comparison_of_sweep(results))
-    assert "Best accuracy of a run" in listed.note and "Published: Table 1." in listed.note
+    (listed,) = paper_comparison_of_sweep(results).tables
+    assert {row[2] for row in listed.rows} == {"Best of a run, %"} and "Published: Table 1." in listed.note
     # 62.0 against 60 is exactly two points, which no star marks.
-    assert listed.table.rows[0] == ("a", "alpha 0.1", "62.0 ± 0.0", "[62.0, 62.0]", "3", "60.0", "+2.0")
+    assert listed.rows[0] == ("a", "alpha 0.1", "Best of a run, %", "62.0 ± 0.0", "[62.0, 62.0]", "3", "60.0", "+2.0")
     # Deviation 5 of three seeds: half width 4.3027 * 5 / sqrt 3 = 12.4.
-    assert listed.table.rows[-1] == ("b", "alpha 0.5", "85.0 ± 5.0", "[72.6, 97.4]", "3", "90.0", f"{MINUS}5.0*")
-    assert listed.table.rows[1][2:] == (NOTHING, NOTHING, "0", "90.0", NOTHING)
+    assert listed.rows[-1][3:] == ("85.0 ± 5.0", "[72.6, 97.4]", "3", "90.0", f"{MINUS}5.0*")
+    assert listed.rows[1][3:] == (NOTHING, NOTHING, "0", "90.0", NOTHING)
 
 
 def test_the_verdict_counts_what_is_near(results):
-    assert paper_verdict(paper_comparison_of_sweep(results)) == (
-        "2 of 3 accuracies are within 2 points of the published ones; the farthest is b at alpha 0.5, by "
-        f"{MINUS}5.0 points."
-    )
+    verdict = "2 of 3 accuracies are within 2 points of the published ones."
+    assert paper_comparison_of_sweep(results).verdict == verdict
 
 
 def test_page_and_tables_of_a_sweep_have_them(results):
-    compared = paper_comparison_of_sweep(results)
-    page = page_of_sweep(results, compared)
+    page = page_of_sweep(results)
     text = page.html().decode()
     assert ">Compared with the paper</h2>" in text and f"<td>{MINUS}5.0*</td>" in text
     files = {ending: content.decode() for ending, content in page.tables().items()}
@@ -109,12 +101,11 @@ def test_another_setting_than_the_papers_is_named_and_no_reproduction(make_run, 
     paper = f"paper: {{source: Table 3, accuracy: {{rebafl: 0.9}}, setting: {setting}}}\n"
     file.write_text(file.read_text() + paper)
     text = build(folder).read_text()
-    changes = (
-        "2 of 200 rounds; model rebafl_fmnist in place of lenet5; dataset fashion_mnist_small in place of mnist; "
-        "rebafl: mu none in place of 0.5"
-    )
-    assert f"Not the paper&#x27;s configuration, and so no reproduction: {changes}." in text
-    assert f"Differences from the paper&#x27;s configuration: {changes}." in text
+    assert paper_comparison_of_run(read_runs([folder])).changes == [
+        ("training.rounds", "2", "200"), ("model.name", "rebafl_fmnist", "lenet5"),
+        ("dataset.name", "fashion_mnist_small", "mnist"), ("rebafl: mu", "none", "0.5"),
+    ]  # fmt: skip
+    assert "nothing is reproduced" in text and "<td>rebafl_fmnist</td><td>lenet5</td>" in text
     assert "90.0</td>" in text and "*</td>" not in text and "Difference, points</th>" not in text
     assert text.index("Compared with the paper") < text.index(">Curves</h2>")
     rows = list(csv.DictReader((folder / "tables.csv").read_text().splitlines()))
@@ -126,7 +117,7 @@ def test_an_unfinished_run_is_no_reproduction(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=2, finished=False)
     file = folder / "config.yaml"
     file.write_text(file.read_text() + "paper: {source: Table 3, accuracy: {rebafl: 0.9}}\n")
-    assert "and so no reproduction: the run is not finished." in build(folder).read_text()
+    assert paper_comparison_of_run(read_runs([folder])).changes == [("rounds", "unfinished", "all")]
 
 
 def test_a_sweep_over_what_the_paper_has_one_value_of_is_no_reproduction(tmp_path):
@@ -140,17 +131,14 @@ def test_a_sweep_over_what_the_paper_has_one_value_of_is_no_reproduction(tmp_pat
     heads = f"training.optimizer.learning_rate,{HEADS},best_accuracy"
     (tmp_path / "results.csv").write_text("\n".join([heads, *rows]) + "\n")
     compared = paper_comparison_of_sweep(read_results(tmp_path))
-    assert compared.changes == ("3 of 30 rounds", "learning_rate swept")
-    assert paper_verdict(compared).endswith("no reproduction: 3 of 30 rounds; learning_rate swept.")
-    (listed,) = paper_tables(compared)  # without differences
-    assert [row[:1] + row[-1:] for row in listed.table.rows] == [("a", "50.0")] and published_by_metric(compared) == {}
+    assert compared.changes == [("training.rounds", "3", "30"), ("learning_rate", "swept", "one value")]
+    listed, _ = compared.tables  # without differences
+    assert [row[:1] + row[-1:] for row in listed.rows] == [("a", "50.0")] and compared.by_metric() == {}
 
 
-@pytest.mark.parametrize("paper", [None, {}, {"accuracy": 3}, {"accuracy": {"a": "x"}}, {"accuracy": {"a": 70}}])
+@pytest.mark.parametrize("paper", [{}, {"accuracy": 3}, {"accuracy": {"a": "x"}}, {"accuracy": {"a": 70}}])
 def test_nothing_that_is_published_is_nothing_to_show(paper, results):
-    compared = paper_comparison_of_run({"paper": paper}, summarise_condition(results, {0: 0.5}))
-    assert not compared.entries and not paper_tables(compared) and not paper_verdict(compared)
-    assert published_by_metric(compared) == {}
+    assert _entries(paper, summarise_condition(results, {0: 0.5}), "", {}) == []
 
 
 def test_a_paper_may_have_more_methods_than_are_run():

@@ -9,8 +9,7 @@ from report.conftest import edit_summary
 from rounding import STEPS
 
 from fedjax_bal.report.gallery import sweep_figures
-from fedjax_bal.report.published import paper_comparison_of_sweep
-from fedjax_bal.report.sweep_page import answer, best_settings, page_of_sweep
+from fedjax_bal.report.sweep_page import best_settings, leaders, page_of_sweep, verdicts
 from fedjax_bal.report.sweep_results import along, best, cells, list_conditions, read_results
 
 SHEET = "name: mine\nsweep: [{lr: [1.0, 0.01, 0.1]}, {law: [a, b]}, {partition.seed: [0, 1]}]\n"
@@ -18,7 +17,7 @@ SHEET = "name: mine\nsweep: [{lr: [1.0, 0.01, 0.1]}, {law: [a, b]}, {partition.s
 
 def page(results):
     """The page of a sweep, without figures."""
-    return page_of_sweep(results, paper_comparison_of_sweep(results)).html().decode()
+    return page_of_sweep(results).html().decode()
 
 
 def table(accuracies):
@@ -50,14 +49,16 @@ def test_means_are_taken_over_seeds_of_partitions_too(results):
 
 def test_what_diverged_can_not_win_by_those_that_are_left(results):
     assert best(results, "fedavg").setting == (0.1, "a")
-    assert "70.0 ± 14.1%" in answer(results) and "Best settings: fedavg lr 0.1, law a." in answer(results)
+    assert verdicts(results) == ["fedavg reaches an accuracy of 70.0 ± 14.1%."]
+    assert best_settings(results)[0].rows == [("fedavg", "lr 0.1, law a", "70.0 ± 14.1")]
 
 
 def test_the_page_of_a_killed_sweep_says_what_is_missing(results, tmp_path):
     assert "not finished" not in page(results)  # a sweep whose seeds are not known
     (tmp_path / "sweep.yaml").write_text(SHEET + "methods: [{recipe: fedavg}]\nseeds: [0, 1]\n")
     text = page(read_results(tmp_path))
-    assert "This sweep is not finished: 12 of its 24 runs are not in the table yet.</p><p>1 of 12 runs" in text
+    assert "This sweep is not finished: 12 of its 24 runs are in the table.</p><p>Some runs have no result" in text
+    assert "<td>diverged</td>" in text
     (tmp_path / "sweep.yaml").write_text(SHEET + "methods: [{recipe: fedavg}]\nseeds: [0]\n")
     assert "not finished" not in page(read_results(tmp_path))
 
@@ -69,13 +70,12 @@ def test_settings_are_picked_on_validation_images_where_all_runs_have_them(tmp_p
     whole = [f"{rate},p,fedavg,0,done,{test},{validation},\n" for rate, test, validation in rows]
     (tmp_path / "results.csv").write_text(heads + "".join(whole))
     found = read_results(tmp_path)
-    assert answer(found) == (
-        "fedavg reaches an accuracy of 60.0% over its last five evaluations (one seed: no interval). "
-        "Best settings: fedavg lr 0.2. Settings were selected by accuracy on the validation images."
-    )
+    (best,) = best_settings(found)
+    assert best.rows == [("fedavg", "lr 0.2", "60.0")] and "on the validation rows" in best.note
     lacking = heads + "".join(whole).replace(",0.9,0.3,", ",0.9,,")
     (tmp_path / "results.csv").write_text(lacking)
-    assert "90.0% over" in answer(read_results(tmp_path)) and "on the test set" in answer(read_results(tmp_path))
+    (best,) = best_settings(read_results(tmp_path))
+    assert best.rows == [("fedavg", "lr 0.1 *", "90.0")] and "on the test set" in best.note
 
 
 def test_a_best_value_at_the_end_of_its_axis_is_marked(tmp_path):
@@ -84,7 +84,7 @@ def test_a_best_value_at_the_end_of_its_axis_is_marked(tmp_path):
         (tmp_path / "sweep.yaml").write_text("sweep: [{lr: [0.1, 0.2, 0.3]}]\n")
         (tmp_path / "results.csv").write_text(f"lr,point,method,seed,status,last5_accuracy,failure\n{rows}")
         (best,) = best_settings(read_results(tmp_path))
-        assert best.table.rows == [("fedavg", f"lr {top}{mark}", "90.0")] and bool(best.note) == bool(mark)
+        assert best.rows == [("fedavg", f"lr {top}{mark}", "90.0")] and ("* is" in best.note) == bool(mark)
 
 
 def test_a_methods_own_value_is_not_called_its_best(tmp_path):
@@ -101,11 +101,9 @@ def test_a_methods_own_value_is_not_called_its_best(tmp_path):
     ]
     (tmp_path / "results.csv").write_text(heads + "\n".join(rows) + "\n")
     results = read_results(tmp_path)
-    ours = "own learning_rate 0.03 (its own, not swept)"
-    assert f"Best settings: fedavg learning_rate 0.2 (highest swept), {ours}." in answer(results)
     (best,) = best_settings(results)
-    assert [row[1] for row in best.table.rows] == ["learning_rate 0.2 *", ours.removeprefix("own ")]
-    assert f"The same at all values: {ours}." in page(results)
+    assert [row[1] for row in best.rows] == ["learning_rate 0.2 *", "learning_rate 0.03 (not swept)"]
+    assert "A method that sets a swept key itself is the same at all of its values." in page(results)
     # The setting doesn't show the base's value of what is swept.
     assert "learning_rate swept" in page(results) and "learning_rate 0.5" not in page(results)
 
@@ -149,12 +147,14 @@ def test_a_condition_is_nothing_that_wins(tmp_path):
     assert (found.condition_axes, found.tuned) == ((0,), (1,))
     assert list_conditions(found) == [{0: 10}, {0: 20}]
     assert [best(found, "a", own).setting for own in list_conditions(found)] == [(10, 0.2), (20, 0.1)]
-    assert answer(found).replace("\N{NO-BREAK SPACE}", " ") == (
-        "Highest accuracy over the last five evaluations at each condition: clients 10: b 60.0% (+10.0 points from a, "
-        "one seed); clients 20: a 90.0% (+50.0 points from b, one seed). Best settings: clients 10: a learning_rate "
-        "0.2 (highest swept), b learning_rate 0.1 (lowest swept); clients 20: a learning_rate 0.1 (lowest swept), "
-        "b learning_rate 0.2 (highest swept). Settings were selected on the test set, so all of them are optimistic."
-    )
+    (led,) = leaders(found)
+    assert led.rows == [("clients 10", "b", "60.0", "+10.0"), ("clients 20", "a", "90.0", "+50.0")] and not led.best
+    assert verdicts(found) == []
+    (settings,) = best_settings(found)
+    assert [row[:3] for row in settings.rows] == [
+        ("clients 10", "a", "learning_rate 0.2 *"), ("clients 10", "b", "learning_rate 0.1 *"),
+        ("clients 20", "a", "learning_rate 0.1 *"), ("clients 20", "b", "learning_rate 0.2 *"),
+    ]  # fmt: skip
     assert [cell.setting for cell in along(found, 0, "a", "last5_accuracy")] == [(10, 0.2), (20, 0.1)]
     assert [cell.setting for cell in along(found, 1, "a", "last5_accuracy", {0: 10})] == [(10, 0.1), (10, 0.2)]
     text = page(found)
@@ -214,7 +214,7 @@ def test_a_single_methods_settings_are_lines_and_a_diverged_one_is_named(tmp_pat
     shown = {line.get_label(): line.get_xdata()[-1] for line in axes.get_lines()}
     assert shown == {"lr 0.1": 8, "lr 1": 8, "lr 10": 5} and "best setting" not in text
     text, figure = drawn["mean-accuracy-0"]
-    assert figure.axes[0].get_lines()[0].get_xdata().tolist() == [0.1, 1] and "No run ended: a at lr 10." in text
+    assert figure.axes[0].get_lines()[0].get_xdata().tolist() == [0.1, 1] and "no run ended: a at lr 10." in text
 
 
 def test_settings_with_the_same_name_are_not_drawn_as_one(tmp_path):
@@ -229,7 +229,7 @@ def test_settings_with_the_same_name_are_not_drawn_as_one(tmp_path):
     drawn = {name: (text, figure) for name, _, text, figure in sweep_figures(read_results(tmp_path), lines)}
     text, figure = drawn["accuracy"]
     (line,) = figure.axes[0].get_lines()
-    assert line.get_ydata().tolist() == [60.0] and "each method at its best setting" in text
+    assert line.get_ydata().tolist() == [60.0] and "Each method has its best setting" in text
 
 
 def test_costs_are_drawn_from_zero(tmp_path):
@@ -265,7 +265,7 @@ def test_the_table_leads_with_the_mean_of_the_last_five_its_interval_and_the_wor
     (table,) = re.findall(r"<table.*?</table>", page(many(tmp_path, 9)), re.DOTALL)
     heads = re.findall(r"<th scope=\"col\">(.*?)</th>", table)
     assert heads[:5] == [
-        "Method", "Mean of last 5, %", "Difference from m0, points [95% interval]", "Worst class, %", "Final, %",
+        "Method", "Mean of last 5, %", "Difference from m0, points [95% interval]", "Worst class, %", "Seeds",
     ]  # fmt: skip
     assert (
         table.count("<tr") == 10 and "m8</th><td>18.0 ± 0.0</td><td>+8.0 [+8.0, +8.0]</td><td>25.0 ± 0.0</td>" in table
@@ -319,8 +319,8 @@ def tables(tmp_path, axis, values, lost=()):
     (tmp_path / "sweep.yaml").write_text(CROSSED.replace("AXIS", f"{axis}: {values}"))
     (tmp_path / "results.csv").write_text("\n".join(rows) + "\n")
     results = read_results(tmp_path)
-    texts = page_of_sweep(results, paper_comparison_of_sweep(results)).tables()
-    return list(csv.DictReader(io.StringIO(texts["csv"].decode()))), texts["tex"].decode()
+    texts = page_of_sweep(results).tables()
+    return list(csv.DictReader(io.StringIO(texts["csv"].decode()))), texts["tex"].decode().replace("\n% ", " ")
 
 
 def test_runs_on_one_partition_are_averaged_first(tmp_path):

@@ -26,7 +26,7 @@ from fedjax_bal.engine.host import (
 )
 from fedjax_bal.lab.post_training import to_pixels
 from fedjax_bal.report import plots
-from fedjax_bal.report.wording import MINUS
+from fedjax_bal.report.tables import MINUS
 from fedjax_bal.types import Federation
 
 _GRADIENTS = 4  # images whose gradients are inverted; few, because second derivatives are slow

@@ -8,9 +8,8 @@ from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
 from fedjax_bal.lab import FolderError
-from fedjax_bal.report import build
-from fedjax_bal.report.latex import find_metrics, paper_table
-from fedjax_bal.report.page import write_table
+from fedjax_bal.report import build, write_table
+from fedjax_bal.report.paper import find_metrics, paper_table
 
 DOCUMENT = r"""\documentclass{article}\usepackage{booktabs}\begin{document}
 \input{table}\input{tables}
@@ -45,7 +44,7 @@ def test_a_table_has_a_row_for_each_method_and_a_column_for_each_metric():
     ]
     assert r"\caption{my\_run: mean $\pm$ standard deviation over 2 seeds.}" in text
     assert r"\label{tab:my-run}" in text and text.startswith("% Needs \\usepackage{booktabs}.")
-    assert r"\caption{my\_run: one seed.}" in table(("", runs(fedavg=[0.5])))
+    assert "over 1 seed.}" in table(("", runs(fedavg=[0.5])))
 
 
 @pytest.mark.parametrize(
@@ -65,14 +64,12 @@ def test_the_best_mean_is_bold_and_those_that_may_equal_it_are_underlined(others
     text = table(("", runs(a=[0.5, 0.7], **others)), bold=True)
     assert [row[0] for row in cells(text) if "textbf" in row[1]] == best
     assert [row[0] for row in cells(text) if "underline" in row[1]] == close
-    assert (
-        r"Bold: the best mean; underlined: not clearly different from it (the paired 95\% interval includes 0)." in text
-    )
+    assert "Bold: " in text and "Underlined: " in text
 
 
 def test_of_one_seed_the_best_alone_is_bold_and_of_costs_the_lowest():
     text = table(("", runs(a=[0.5], b=[0.6])), bold=True)
-    assert [row[1] for row in cells(text)][1:] == ["50.0", r"\textbf{60.0}"] and "Bold: the best mean.}" in text
+    assert [row[1] for row in cells(text)][1:] == ["50.0", r"\textbf{60.0}"] and "Underlined" not in text
     costs = [{"method": method, "seed": 0, "traffic_bytes": size} for method, size in (("a", 3.2e9), ("b", 1e6))]
     text = table(("", costs), metrics=("traffic",), bold=True)
     assert [row[1] for row in cells(text)] == ["Traffic (MB)", "3,200.0", r"\textbf{1.0}"]
@@ -86,15 +83,8 @@ def test_conditions_are_groups_of_columns():
     assert rows == [["a", "50.0", "25.0", "70.0", "35.0"], ["b", "60.0", "30.0", "--", "--"]]
     assert r"\cmidrule(lr){2-3}\cmidrule(lr){4-5}" in table(*both, metrics=("final", "worst_class"))
     text = table(*both, remark="Tuned on 5% of it.")
-    assert cells(text)[0] == ["Method", "alpha 0.1", "alpha 1"]
-    assert r"\caption{my\_run, Final accuracy (\%): one seed. Tuned on 5\% of it.}" in text
-
-
-def test_the_heading_of_the_mean_says_how_many_evaluations_there_were():
-    made = [{"method": "a", "seed": 0, "last5_accuracy": 0.5, "evaluations": 2}]
-    assert cells(table(("", made), metrics=("last5",)))[0] == ["Method", r"Mean of last 2 (\%)"]
-    made[0]["evaluations"] = 6
-    assert cells(table(("", made), metrics=("last5",)))[0] == ["Method", r"Mean of last 5 of 6 (\%)"]
+    assert cells(text)[0] == ["", r"\multicolumn{1}{c}{alpha 0.1}", r"\multicolumn{1}{c}{alpha 1}"]
+    assert r" Tuned on 5\% of it.}" in text
 
 
 def test_formulas_in_names_stay_formulas_and_other_dollars_are_text():

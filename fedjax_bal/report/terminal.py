@@ -1,0 +1,48 @@
+"""What a command shows in the terminal when a run or sweep ends."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedjax_bal.lab import SweepFolder
+from fedjax_bal.report.comparison import KL, by_client, compare_runs, run_states
+from fedjax_bal.report.published import paper_comparison_of_sweep
+from fedjax_bal.report.reading import read_runs
+from fedjax_bal.report.sweep_page import best_settings, comparisons, leaders, verdicts
+from fedjax_bal.report.sweep_results import read_results
+from fedjax_bal.report.tables import Table
+
+_ACCURACY = "Test accuracy in %, ± standard deviation over seeds."
+_MOST_ROWS = 40
+
+
+def results(folder: Path) -> tuple[list[Table], list[str]]:
+    """Returns the tables and the sentences on the results of a run or sweep, a few of those of its page.
+
+    Raises:
+        FolderError: a file is missing or damaged.
+    """
+    if SweepFolder(folder).exists():
+        sweep = read_results(folder)
+        paper = paper_comparison_of_sweep(sweep)
+        compared = comparisons(sweep)
+        if len(compared) > 1 and sum(len(table.rows) for table in compared) > _MOST_ROWS:
+            compared = []
+        tables = [*_in_short(compared), *leaders(sweep), *best_settings(sweep), *paper.tables]
+        return tables, [text for text in (*verdicts(sweep), paper.verdict) if text]
+    runs = read_runs([folder])
+    comparison = compare_runs(runs)
+    named = any(of_run.named for of_run in runs.record.clients)
+    tables = [
+        *run_states(runs),
+        *_in_short([comparison.table] if comparison.groups else []),
+        *(by_client(runs.record.clients) if named else []),
+    ]
+    return tables, [text for text in (comparison.warning, *comparison.verdicts) if text]
+
+
+def _in_short(tables: Sequence[Table]) -> list[Table]:
+    """Gives comparisons a note that is short enough for a terminal, once, and a single one no title."""
+    kl = f" {KL}" if any("KL" in table.headings for table in tables) else ""
+    noted = [table._replace(note="") for table in tables[:-1]]
+    noted += [table._replace(note=f"{_ACCURACY}{kl}") for table in tables[-1:]]
+    return noted if len(noted) > 1 else [table._replace(title="") for table in noted]

@@ -1,0 +1,284 @@
+"""The comparison of methods: its table, what the verdict claims, further tables, and the statistics behind them."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from rounding import STEPS, SUM
+
+from fedjax_bal.lab import RunClients, as_csv
+from fedjax_bal.metrics import METRICS, NOTHING, REPORT_TABLES, SeededDraw, compare, ranked_clients
+from fedjax_bal.report.comparison import (
+    by_client,
+    class_balance,
+    comparison_table,
+    details,
+    leader,
+    notes,
+    statistics,
+    summarise,
+    tied,
+    verdict,
+)
+from fedjax_bal.report.tables import MINUS
+
+
+def final(**last5):
+    """Runs of methods by their accuracies, a seed each."""
+    return [
+        {
+            "method": method, "seed": seed, "final_accuracy": 0.5, "best_accuracy": 0.9, "last5_accuracy": last5,
+            "worst_class_accuracy": 0.25,
+            "rounds_to_target": 3 if seed == 0 else None, "traffic_bytes": 2_500_000,
+            "traffic_to_target_bytes": 1_250_000 if seed == 0 else None,
+        }
+        for method, accuracies in last5.items()
+        for seed, last5 in enumerate(accuracies)
+    ]  # fmt: skip
+
+
+def column(table, heading):
+    """The cells of a column of a table."""
+    return [row[list(table.headings).index(heading)] for row in table.rows]
+
+
+def test_rows_have_a_cell_for_each_heading():
+    result = comparison_table([compare(final(fedavg=[0.50, 0.52], rebafl=[0.54, 0.55]))], 0.6)
+    # Differences 4 and 3 points: mean 3.5, deviation 0.7071, half width 12.7062 * 0.5.
+    assert result.rows[1] == (
+        "rebafl", "54.5 ± 0.7", f"+3.5 [{MINUS}2.9, +9.9]", "25.0 ± 0.0", "50.0 ± 0.0", "90.0 ± 0.0",
+        "3 (1 of 2)", "1.25 (1 of 2)", "2.5", "2",
+    )  # fmt: skip
+    assert list(result.headings) == [
+        "Method", "Mean of last 5, %", "Difference from fedavg, points [95% interval]", "Worst class, %", "Final, %",
+        "Best, %", "Rounds to 60%", "Traffic to 60%, MB", "Traffic, MB", "Seeds",
+    ]  # fmt: skip
+
+
+def test_an_imbalanced_test_set_has_a_column_and_a_sentence_of_class_means():
+    listed = final(fedavg=[0.9, 0.9], rebafl=[0.8, 0.8])
+    for run, mean in zip(listed, [0.5, 0.52, 0.6, 0.64], strict=True):
+        run["balanced_accuracy"] = mean
+    summaries = compare(listed)
+    assert column(comparison_table([summaries], None), "Mean over classes, %") == ["51.0 ± 1.4", "62.0 ± 2.8"]
+    assert "imbalanced test set, rebafl" in verdict(summaries)
+    assert "imbalanced" not in verdict(compare(final(fedavg=[0.9], rebafl=[0.8])))
+
+
+def test_a_column_without_numbers_is_left_out_and_a_target_that_no_run_reaches_is_not():
+    made = final(a=[0.5], b=[0.6])
+    for run in made:
+        run |= {"traffic_bytes": None, "worst_class_accuracy": None, "rounds_to_target": None}
+    found = comparison_table([compare(made)], 0.6)
+    assert not {"Traffic, MB", "Traffic to 60%, MB", "Worst class, %"} & {*found.headings}
+    assert column(found, "Rounds to 60%") == ["never"] * 2
+
+
+def test_divergences_are_shown_only_where_a_method_evens_classes_out():
+    made = final(a=[0.5], b=[0.6])
+    for run, kl in zip(made, (0.55, 0.125), strict=True):
+        run["chain_kl"] = kl
+    assert "KL" not in comparison_table([compare(made)], None).headings
+    made[1]["copies"] = 7
+    assert column(comparison_table([compare(made)], None), "KL") == ["0.550", "0.125"]
+    assert "KL: divergence" in notes([compare(made)])
+
+
+def test_few_evaluations_are_counted():
+    counted = lambda *counts: comparison_table(
+        [compare([run | {"evaluations": count} for run, count in zip(final(a=[0.5, 0.6]), counts, strict=True)])], None
+    )
+    assert column(counted(6, 6), "Evaluations") == ["6"] and column(counted(19, 6), "Evaluations") == ["6 to 19"]
+    assert "Evaluations" not in counted(20, 200).headings
+
+
+@pytest.mark.parametrize(
+    ("finals", "said"),
+    [
+        ({"a": [0.5], "b": [0.5]}, "All methods with an accuracy have the same mean, 50.0%."),
+        ({"a": [0.02], "b": [0.0204], "c": [0.0196]}, "All methods with an accuracy have the same mean, 2.0%."),
+        ({"a": [0.4, 0.6], "b": [0.5, 0.5]}, "All methods with an accuracy have the same mean, 50.0%."),
+        ({"a": [None], "b": [0.5], "c": [0.5]}, "All methods with an accuracy have the same mean, 50.0%."),
+        ({"a": [0.5], "b": [0.501]}, "b has the highest accuracy, 50.1%; with fewer than two paired seeds"),
+        ({"a": [0.5], "b": [None]}, "a reaches an accuracy of 50.0%."),
+        ({"a": [0.5, 0.6]}, "a reaches an accuracy of 55.0 ± 7.1%."),
+        ({"a": [0.500, 0.504], "b": [0.550, 0.556]}, "b has the highest accuracy, 55.3 ± 0.4%: the 95% intervals of"),
+        ({"a": [0.50, 0.52], "b": [0.54, 0.55]}, "No clear winner: b has the highest accuracy, 54.5 ± 0.7%"),
+        (  # the second one leads the first in every seed, but not the third one
+            {"a": [0.500, 0.504], "b": [0.550, 0.556], "c": [0.556, 0.549]},
+            "No clear winner: b has the highest accuracy, 55.3 ± 0.4%, but the 95% interval of its lead over c, 55.2",
+        ),
+        (  # the next method is clearly below, a lower one may be as good
+            {"a": [0.3, 0.7], "b": [0.60, 0.80], "c": [0.55, 0.75]},
+            "No clear winner: b has the highest accuracy, 70.0 ± 14.1%, but the 95% interval of its lead over a, 50.0",
+        ),
+        ({"a": [None]}, "No run has an accuracy yet."),
+        ({}, "No run has an accuracy yet."),
+    ],
+)  # fmt: skip
+def test_the_verdict_claims_no_more_than_the_intervals(finals, said):
+    summaries = compare(final(**finals))
+    assert verdict(summaries).startswith(said)
+    assert tied(summaries) is ("the same mean" in said)
+    assert (leader(summaries) is not None) is ("95% intervals of" in said)
+
+
+def test_a_leader_stands_out():
+    groups = [compare(final(a=[0.50, 0.51], b=[0.60, 0.61])), compare(final(c=[0.70, 0.71], d=[0.71, 0.70]))]
+    assert comparison_table(groups, None).best == {1}
+
+
+def test_no_negative_zero():
+    assert comparison_table([compare(final(fedavg=[0.5], rebafl=[0.49999]))], None).rows[1][2] == "+0.0"
+
+
+def runs(**values):
+    """Two methods with two seeds; a value, or one for each of the four runs."""
+    made = [{"method": method, "seed": seed} for method in ("fedavg", "rebafl") for seed in (0, 1)]
+    for key, value in values.items():
+        for run, one in zip(made, value if isinstance(value, list) else [value] * 4, strict=True):
+            run[key] = one
+    return made
+
+
+def test_means_and_deviations_over_the_seeds_of_each_method():
+    (found,) = details(runs(client_accuracy=[0.5, 0.7, 0.6, None], client_accuracy_worst10=[0.1, 0.1, None, None]))
+    assert found.title == "Clients"
+    assert found.headings == ("Method", "Mean, %", "Worst 10%, %")
+    assert found.rows == [("fedavg", "60.0 ± 14.1", "10.0 ± 0.0"), ("rebafl", "60.0", NOTHING)]
+
+
+def test_without_numbers_there_is_no_table():
+    assert details([]) == details(runs()) == details(runs(balanced_accuracy=None)) == []
+
+
+def test_groups_of_classes_are_shown_where_there_are_at_least_two():
+    headings = lambda **values: details(runs(balanced_accuracy=0.5, **values))[0].headings[2:]
+    assert headings(many_shot_accuracy=0.5) == ()
+    assert headings(many_shot_accuracy=0.5, few_shot_accuracy=[0.1, None, None, None]) == (
+        "Many-shot, %",
+        "Few-shot, %",
+    )
+
+
+def test_notes_are_on_what_is_shown():
+    note = lambda **values: details(runs(**values))[0].note
+    assert note(balanced_accuracy=0.5) == "On the test set, at the last evaluation."
+    assert "many-, medium- or few-shot" in note(many_shot_accuracy=0.5, few_shot_accuracy=0.1)
+    assert note(last10_accuracy=0.5) == "The mean of a run's last ten evaluations, where it has as many."
+
+
+def test_every_key_has_a_column():
+    shown = [metric.name for metric in METRICS.values() if metric.column and metric.column.table in REPORT_TABLES]
+    tables = details(runs(**dict.fromkeys(shown, 0.25)))
+    assert sum(len(found.headings) - 1 for found in tables) == len(shown) > 15
+    assert all({*row[1:]} == {"25.0 ± 0.0"} for found in tables[:-2] for row in found.rows)
+
+
+def test_times_are_in_seconds():
+    (found,) = details(runs(simulated_s=[1234.5, 1235.5, 2.0, None]))
+    assert found.headings == ("Method", "All rounds, s")
+    assert found.rows == [("fedavg", "1,235.0 ± 0.7"), ("rebafl", "2.0")]
+
+
+def test_how_far_classes_are_evened_out_is_counted():
+    copies = {"before": [1000, 0, 0, 0], "after": [1000, 1000, 0, 0], "extra_rows": 251, "extra_bytes": 251 * 784}
+    nothing = {"before": [0, 0], "after": [0, 0], "extra_rows": 0, "extra_bytes": 0}
+    parts = [{"methods": [name], "augmentation": added} for name, added in (("astraea", copies), ("b", nothing))]
+    batches = [{"methods": ["cbfl", "c"], "kl_before": 0.346, "kl_after": 0.0}]
+    augmented, filled = class_balance({"runs": [], "partitions": parts, "batches": batches})
+    assert augmented.rows == [("astraea", "251", "25.1", "0.197", "1.39", "0.69")]  # log 4, log 2
+    assert filled.rows == [("cbfl, c", "0.35", "0.00")]
+
+
+def test_how_well_a_selector_knows_the_clients_is_a_table():
+    made = runs(composition=[None, None, {"rank_correlation": -0.25}, {"rank_correlation": -0.35}])
+    (found,) = class_balance({"runs": made, "partitions": []})
+    assert found.rows == [("rebafl", f"{MINUS}0.30 ± 0.07")]
+    assert class_balance({"runs": runs(composition={"rank_correlation": None}), "partitions": []}) == []
+
+
+def test_distances_between_clients_are_those_of_their_classes():
+    part = {"methods": ["fedavg"], "class_counts": [[3, 0], [0, 7], [1, 1]], "samples": [4, 8]}
+    (found,) = class_balance({"runs": [], "partitions": [part]})
+    # All clients together have 4 and 8 samples. Two clients with one class each are infinitely far from each other.
+    laws, whole = np.array([[1, 0], [0, 1], [0.5, 0.5]]), np.array([4, 8]) / 12
+    hellinger = np.mean([np.sqrt(1 - np.sqrt(law * whole).sum()) for law in laws])
+    between = (1 + 2 * np.sqrt(1 - np.sqrt(0.5))) / 3
+    assert found.rows[0][:5] == ("fedavg", "0.52", "inf", f"{hellinger:.2f}", f"{between:.2f}")
+
+
+def test_clients_are_ranked_in_each_run():
+    found = ranked_clients([np.array([0.4, np.nan, 0.2]), np.array([1.0, 0.0, 0.3])])
+    assert found is not None and found[[0, 25, 50, 100]].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.7])
+    assert ranked_clients([]) is None and ranked_clients([np.array([np.nan])]) is None
+
+
+def of_run(method, seed, accuracies, names=None):
+    """Results by client of a run: client i has 10 + i training rows, and a test row unless its accuracy is nan."""
+    clients = np.arange(len(accuracies))
+    names = names or tuple(map(str, clients))
+    accuracies = np.array(accuracies)
+    return RunClients(method, seed, names, 10 + clients, 1 - np.isnan(accuracies), accuracies, accuracies)
+
+
+def test_each_of_a_few_clients_has_its_accuracy_with_each_method():
+    names = ("Mainz", "Jena", "Köln")
+    runs = [of_run("fedavg", 0, [0.5, 0.9, np.nan], names), of_run("fedavg", 1, [0.7, 0.9, np.nan], names)]
+    (found,) = by_client([*runs, of_run("rebafl", 0, [0.25, 1.0, np.nan], names)])
+    assert found.headings == ("Client", "Training rows", "Test rows", "fedavg, %", "rebafl, %")
+    assert found.rows == [
+        ("Mainz", "10", "1", "60.0 ± 14.1", "25.0"),
+        ("Jena", "11", "1", "90.0 ± 0.0", "100.0"),
+        ("Köln", "12", "0", NOTHING, NOTHING),
+    ]
+
+
+def test_of_many_clients_the_ten_worst_are_shown():
+    accuracies = np.linspace(1, 0, 25)
+    accuracies[24] = np.nan
+    (found,) = by_client([of_run("a", 0, accuracies), of_run("b", 0, accuracies)])
+    assert [row[0] for row in found.rows] == [str(client) for client in range(23, 13, -1)]
+    assert "10 of 24 clients" in found.note
+    (every,) = by_client([of_run("a", 0, accuracies[:20])])
+    assert len(every.rows) == 20
+
+
+def test_clients_of_another_partition_for_each_seed_have_no_common_table():
+    other = of_run("a", 1, [0.5, 0.5])._replace(training_rows=np.array([7, 8]))
+    assert by_client([of_run("a", 0, [0.5, 0.5]), other]) == by_client([]) == []
+
+
+def one(method, seed, final, **more):
+    usual = {"best_accuracy": final, "last5_accuracy": final, "rounds_to_target": None, "traffic_bytes": 100}
+    return {"method": method, "seed": seed, "final_accuracy": final, **usual, **more}
+
+
+RUNS = [one("a_b", 0, 0.5), one("a_b", 1, 0.6), one("a_b", 2, 0.7)]
+RUNS += [one("[x] | 50%", 0, 0.6, macro=1), one("[x] | 50%", 1, 0.8, rounds_to_target=3)]
+
+
+def test_statistics_have_n_mean_deviation_and_intervals():
+    table = list(csv.DictReader(io.StringIO(as_csv(list(statistics(RUNS))))))
+    rows = {(row["method"], row["metric"]): row for row in table}
+    first = rows["a_b", "final_accuracy"]
+    assert (first["n"], first["difference"], first["pairs"]) == ("3", "", "")
+    # With 2 degrees of freedom the 0.975 quantile of t is 4.3027.
+    expected = {"mean": 0.6, "deviation": 0.1, "low": 0.6 - 4.3027 * 0.1 / 3**0.5, "high": 0.6 + 4.3027 * 0.1 / 3**0.5}
+    assert {key: float(first[key]) for key in expected} == pytest.approx(expected, abs=SUM)
+    second = rows["[x] | 50%", "final_accuracy"]
+    assert (float(second["difference"]), second["pairs"]) == (pytest.approx(0.15), "2")
+    assert float(second["difference_low"]) == pytest.approx(0.15 - 12.7062 * 0.05, abs=STEPS)
+    reached = rows["[x] | 50%", "rounds_to_target"]
+    assert (reached["n"], reached["mean"], reached["deviation"], reached["low"]) == ("1", "3.0", "", "")
+    assert rows["a_b", "rounds_to_target"]["n"] == "0" and ("a_b", "copies") not in rows
+
+
+def test_notes_say_what_an_interval_covers():
+    said = lambda *draws: notes([summarise([run | {"seed": draws[run["seed"]]} for run in RUNS])])
+    assert "sample standard deviation" in said(0, 1, 2) and "95% Student t interval" in said(0, 1, 2)
+    assert "between seeds only" in said(0, 1, 2)
+    assert "between seeds only" in said(SeededDraw(5, 0), SeededDraw(5, 1), SeededDraw(5, 2))
+    assert "own partition" in said(SeededDraw(5, 0), SeededDraw(6, 1), SeededDraw(7, 2))
+    assert "averaged first" in said(SeededDraw(5, 0), SeededDraw(6, 0), SeededDraw(6, 1))

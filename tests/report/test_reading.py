@@ -1,0 +1,218 @@
+"""What reports read: names of methods, runs in progress, and runs of several folders."""
+
+import csv
+import json
+
+import pytest
+import yaml
+from report.conftest import edit_summary
+
+from fedjax_bal.cli.arguments import parse_names
+from fedjax_bal.lab import SweepFolder
+from fedjax_bal.report import build, results
+from fedjax_bal.report.comparison import compare_runs, run_states
+from fedjax_bal.report.gallery import sweep_figures
+from fedjax_bal.report.paper import write_table
+from fedjax_bal.report.published import paper_comparison_of_run, paper_comparison_of_sweep
+from fedjax_bal.report.reading import labels_of, read_runs, with_labels
+from fedjax_bal.report.sweep_results import read_results, sweep_curves
+from fedjax_bal.report.tables import split_math
+
+SHEET = (
+    "methods: [fedavg, {recipe: [scaffold, {name: balanced_softmax}], label: Both}]\n"
+    "paper: {source: x, accuracy: {fedavg: 0.5}}\n"
+    "sweep: [{partition.clients: [10, 20], paper.accuracy.scaffold+balanced_softmax: [0.5, 0.6]}]\n"
+)
+
+
+@pytest.fixture
+def folder(make_run, tmp_path):
+    """A run whose second method has a label."""
+    folder = make_run(tmp_path / "run", rounds=2)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["methods"][1]["label"] = "ReBaFL (ours)"
+    config["paper"] = {"source": "Table 1", "accuracy": {"rebafl": 0.7}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    return folder
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """A sweep of two methods, of which the second has a label and a metric by round."""
+    rows = [
+        "partition.clients,paper.accuracy.scaffold+balanced_softmax,point,method,seed,status,last5_accuracy,failure"
+    ]
+    for clients in (10, 20):
+        for method, accuracy in (("fedavg", 0.5), ("scaffold+balanced_softmax", 0.6)):
+            rows.append(f"{clients},0.5,p{clients},{method},0,done,{accuracy},")
+        point = tmp_path / "points" / f"p{clients}"
+        point.mkdir(parents=True)
+        line = {"method": "scaffold+balanced_softmax", "seed": 0, "round": 1, "test_accuracy": 0.5, "test_loss": 1.0}
+        (point / "metrics.jsonl").write_text(json.dumps(line | {"bytes_up": 1, "bytes_down": 1, "wall_s": 0.1}) + "\n")
+    (tmp_path / "sweep.yaml").write_text(SHEET)
+    (tmp_path / "results.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+def test_a_run_is_read_with_its_labels(folder):
+    runs = read_runs([folder])
+    run = runs.record
+    names = ["fedavg", "ReBaFL (ours)"]
+    assert list(dict.fromkeys(entry["method"] for entry in run.summary["runs"])) == names
+    assert list(dict.fromkeys(line["method"] for line in run.lines)) == names
+    assert run.summary["partitions"][0]["methods"] == names
+    assert run.summary["finished"] and run_states(runs) == []
+    assert [(entry.method, entry.theirs) for entry in paper_comparison_of_run(runs).entries] == [("ReBaFL (ours)", 0.7)]
+
+
+def test_a_comma_that_no_name_follows_is_part_of_a_label():
+    names = parse_names(["a=Smooth, beta 0.9,b=B", r"c=Tilt, $\tau=1$"])
+    assert names == {"a": "Smooth, beta 0.9", "b": "B", "c": r"Tilt, $\tau=1$"}
+
+
+def test_a_formula_that_figures_cannot_show_is_refused_as_a_name_and_text_as_a_label():
+    with pytest.raises(ValueError, match="--names: received '.*'"):
+        with_labels({"methods": ["a"]}, {"a": r"A $\frac{1}{$"})
+    assert split_math(r"A $\frac{1}{$") == [r"A $\frac{1}{$"]
+
+
+@pytest.mark.slow
+def test_the_page_has_the_label_and_the_results_the_name(folder):
+    text = build(folder).read_text()
+    assert "ReBaFL (ours) has the highest accuracy" in text and "method ReBaFL (ours)" in text
+    assert '"method": "rebafl"' in (folder / "summary.json").read_text()
+
+
+def test_names_come_before_labels_and_folders_after_both(folder, make_run, tmp_path):
+    other = make_run(tmp_path / "other", rounds=2)
+    names = {"fedavg": "FedAvg", "rebafl": "R"}
+    assert labels_of(read_runs([folder], names).record.config) == names
+    joined = read_runs([folder, other], names)
+    summary = joined.record.summary
+    every = list(dict.fromkeys(entry["method"] for entry in summary["runs"]))
+    assert every == ["FedAvg (run)", "R (run)", "FedAvg (other)", "R (other)"] and summary["finished"]
+    assert joined.origins["R (other)"] == ("R", "other")
+    assert len(compare_runs(joined).groups) == 1
+
+
+def test_runs_on_files_of_one_name_are_on_the_same_data_if_the_content_is_equal(make_run, tmp_path):
+    folders = [make_run(tmp_path / name) for name in "abc"]
+    edit_summary(folders[2], lambda summary: summary["partitions"][0]["samples"].reverse())
+    groups = compare_runs(read_runs(folders)).runs
+    assert [{run["method"][-2] for run in group} for group in groups] == [{"a", "b"}, {"c"}]
+
+
+def until(folder, rounds):
+    """Cuts the metrics of runs off after some rounds, and deletes the summary, as if the session had been killed."""
+    file = folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    kept = [line for line in lines if line["round"] <= rounds.get((line["method"], line["seed"]), 0)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    (folder / "summary.json").unlink(missing_ok=True)
+    return kept
+
+
+def test_a_killed_run_without_a_summary_is_reported_up_to_its_last_line(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", rounds=30, seeds=(0, 1))
+    lines = until(folder, {("fedavg", 0): 30, ("fedavg", 1): 15})
+    runs = read_runs([folder])
+    assert not runs.record.summary["finished"]
+    accuracies = {run["seed"]: (run["rounds"], run["final_accuracy"]) for run in runs.record.summary["runs"]}
+    last = {line["seed"]: (line["round"], line["test_accuracy"]) for line in lines}  # in order of rounds
+    assert accuracies == last and {rounds for rounds, _ in last.values()} == {15, 30}
+    (states,) = run_states(runs)
+    assert states.rows == [
+        ("fedavg", "1", "round 15 of 30", "in progress"),
+        ("rebafl", "0", "round 0 of 30", "not begun"),
+        ("rebafl", "1", "round 0 of 30", "not begun"),
+    ]
+    tables, sentences = results(folder)
+    assert tables[0] == states and "50.0%" not in sentences[0]
+
+
+@pytest.mark.slow
+def test_the_page_of_a_killed_run_shows_what_there_is(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", rounds=30)
+    until(folder, {("fedavg", 0): 15})
+    text = build(folder).read_text()
+    assert "round 15 of 30" in text and "round 0 of 30" in text and "Accuracy by round" in text
+    (folder / "metrics.jsonl").unlink()
+    assert "No run has an accuracy yet" in build(folder).read_text()
+
+
+def test_a_resumed_run_is_reported_with_the_lines_that_its_summary_lacks(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", rounds=20, finished=False)
+    edit_summary(folder, lambda summary: summary["runs"][0].update(rounds=5, final_accuracy=0.1))
+    run = read_runs([folder]).record.summary["runs"][0]
+    assert run["rounds"] == 20 and run["final_accuracy"] == pytest.approx(0.7)
+
+
+def test_the_state_of_runs_follows_names_recipes_and_rounds_of_each_method(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", methods=("fedavg", "scaffold+balanced_softmax", "mine"), seeds=(0,), rounds=5)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["methods"] = [
+        {"recipe": "fedavg"},
+        {"recipe": ["scaffold", {"name": "balanced_softmax"}]},
+        {"recipe": "rebafl", "name": "mine", "training": {"rounds": 9}},
+    ]
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (states,) = run_states(read_runs([folder]))
+    assert states.rows == [("mine", "0", "round 5 of 9", "in progress")]
+
+
+def test_runs_that_stopped_early_or_failed_are_finished_and_named(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", rounds=9, seeds=(0,), finished=False)
+
+    def change(summary):
+        summary["runs"][0].update(rounds=4, stopped_early=4)
+        summary["runs"][1].update(rounds=6, failure="round 7: not finite", excluded=2, clipped=1, broken_clients="3")
+
+    edit_summary(folder, change)
+    until_line = lambda line: line["round"] <= {"fedavg": 4, "rebafl": 6}[line["method"]]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in filter(until_line, lines)))
+    runs = read_runs([folder])
+    assert runs.record.summary["finished"]
+    states, broken = run_states(runs)
+    assert states.rows == [
+        ("fedavg", "0", "round 4 of 9", "stopped early"),
+        ("rebafl", "0", "round 6 of 9", "failed: round 7: not finite"),
+    ]
+    assert broken.rows == [("rebafl", "0", "2", "1", "3")]
+
+
+def test_a_sweep_is_read_with_its_labels_and_the_files_keep_the_names(sweep):
+    results = read_results(sweep)
+    assert results.methods == ["fedavg", "Both"]
+    lines = sweep_curves(results, SweepFolder(sweep))
+    assert {line["method"] for line in lines} == {"scaffold+balanced_softmax"}
+    figure = next(figure for name, _, _, figure in sweep_figures(results, lines) if name == "accuracy")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Both"]
+    paper = paper_comparison_of_sweep(results)
+    assert {entry.method for entry in paper.entries} == {"fedavg", "Both"}
+    with (sweep / "results.csv").open() as file:
+        assert {row["method"] for row in csv.DictReader(file)} == {"fedavg", "scaffold+balanced_softmax"}
+
+
+def test_a_label_that_a_damaged_configuration_has_twice_is_left_out():
+    assert labels_of({"methods": ["fedavg", {"recipe": "rebafl", "label": "fedavg"}]}) == {
+        "fedavg": "fedavg", "rebafl": "rebafl",
+    }  # fmt: skip
+    assert labels_of({"methods": 3}) == {}
+
+
+def test_labels_of_swept_methods_count_unless_a_method_has_several():
+    one, two = [{"recipe": "fedavg", "label": "FedAvg"}], [{"recipe": "rebafl", "label": "ReBaFL"}, "iwds"]
+    sheet = {"methods": ["fedprox"], "sweep": [{"lr": [0.1]}, {"methods": [one, two]}]}
+    assert labels_of(sheet) == {"fedavg": "FedAvg", "rebafl": "ReBaFL", "iwds": "iwds"}
+    sheet["sweep"][1]["methods"].append([{"recipe": "fedavg", "label": "Plain"}])
+    assert labels_of(sheet) == {"fedavg": "fedavg", "rebafl": "ReBaFL", "iwds": "iwds"}
+
+
+def test_wrong_names_are_refused(folder, sweep):
+    with pytest.raises(ValueError, match="--names: received 'rebalf'"):
+        read_runs([folder], {"rebalf": "x"})
+    with pytest.raises(ValueError, match="--names: received 'rebafl'"):
+        write_table([sweep], ["final"], names={"rebafl": "x"})
+    with pytest.raises(ValueError, match=r"received 'ReBaFL \(ours\)' for several methods"):
+        read_runs([folder], {"fedavg": "ReBaFL (ours)"})
