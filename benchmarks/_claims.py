@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from fedjax_bal.config import builtin_configs, read_sheet
+from fedjax_bal.config import builtin_configs, read_command
 from fedjax_bal.metrics.seeds import Difference, paired_difference
 
 KEPT = Path(__file__).parent / "results" / "papers"
@@ -149,7 +149,7 @@ def experiment_of(name: str) -> str:
 @cache
 def rounds_of(experiment: str) -> int:
     """Reads the number of rounds of an experiment's configuration."""
-    return read_sheet(builtin_configs()[experiment])["training"]["rounds"]
+    return read_command(builtin_configs()[experiment]).stated["training"]["rounds"]
 
 
 def results() -> dict[str, list[Result]]:

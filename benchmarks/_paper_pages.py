@@ -29,7 +29,7 @@ from _claims import (
 )
 from _common import with_part
 
-from fedjax_bal.config import builtin_configs, read_sheet
+from fedjax_bal.config import builtin_configs, read_command
 from fedjax_bal.lab import load_sweep
 from fedjax_bal.metrics import Spread, curve, spread
 from fedjax_bal.report.plots import curves, panels_of, percent, to_svg, with_series
@@ -283,9 +283,9 @@ def _not_run(key: str, paper: Mapping[str, Any], known: Mapping[str, list[Result
 def _published(experiment: str) -> dict[tuple[str, str], float]:
     """Returns the paper's accuracies by point and method, from the configuration."""
     file = builtin_configs()[experiment]
-    sheet = read_sheet(file)
-    if "sweep" not in sheet:
-        return {("", name): value for name, value in ((sheet.get("paper") or {}).get("accuracy") or {}).items()}
+    read = read_command(file)
+    if not read.is_sweep:
+        return {("", name): value for name, value in ((read.stated.get("paper") or {}).get("accuracy") or {}).items()}
     configs = load_sweep(file).configs
     return {(at, name): v for at, own in configs.items() if own.paper for name, v in own.paper.accuracy.items()}
 

@@ -22,7 +22,7 @@ import numpy as np
 from _claims import CURVES, KEPT, experiment_of, rounds_of
 
 from fedjax_bal.config import Config, builtin_configs, config_leaves, load_config
-from fedjax_bal.config.resolved import paper_setting
+from fedjax_bal.config.identity import paper_setting
 from fedjax_bal.lab import load_sweep
 from fedjax_bal.plugins import load_plugins
 

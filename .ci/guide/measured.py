@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedjax_bal.config import Config, builtin_configs, load_config, read_sheet
+from fedjax_bal.config import Config, builtin_configs, load_config, read_command
 from fedjax_bal.lab import load_sweep
 from fedjax_bal.metrics import Difference, SeededDraw, paired_difference
 from fedjax_bal.plugins import load_plugins
@@ -43,7 +43,7 @@ class LongTailed(NamedTuple):
 def beside_papers() -> tuple[BesidePaper, ...]:
     """Returns all measured accuracies for which a configuration has the paper's."""
     load_plugins(_PLUGINS)
-    measured = {name: rows for name, rows in _measured() if "paper" in read_sheet(name)}
+    measured = {name: rows for name, rows in _measured() if "paper" in read_command(name).stated}
     return tuple(pair for name, rows in measured.items() for pair in _beside(name, rows))
 
 
@@ -85,7 +85,7 @@ def _table(file: Path) -> list[Row]:
 
 def _beside(name: str, rows: list[Row]) -> Iterator[BesidePaper]:
     file = builtin_configs()[name]
-    points = load_sweep(file).configs if "sweep" in read_sheet(file) else {"": load_config(name)}
+    points = load_sweep(file).configs if read_command(file).is_sweep else {"": load_config(name)}
     for setting, config in points.items():
         for method in config.methods:
             place = setting, method.name

@@ -13,7 +13,7 @@ from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
 from fedjax_bal.cli.listing import recipes_by_family
-from fedjax_bal.config.reference import KeyReference, key_references
+from fedjax_bal.config.explain import KeyReference, key_references
 from fedjax_bal.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]

@@ -75,21 +75,21 @@ def run(
     With several values of a key, such as lr=0.01,0.1, it is a sweep.
     """
     with messages():
-        from fedjax_bal.config import is_sweep, load_config, with_convolution
+        from fedjax_bal.config import config_of, read_command, with_convolution
         from fedjax_bal.engine.processes import processes as processes_of_run
         from fedjax_bal.lab import FolderInUseError, RunFolder, chosen_form, open_trackers
         from fedjax_bal.plugins import TRACKERS, load_plugins
 
         show = Showing(plain, quiet, verbose)
         load_plugins([TRACKERS] if track else [])
-        file, overrides = args.split_arguments(arguments)
-        if is_sweep(file, overrides):
+        command = read_command(*args.split_arguments(arguments))
+        if command.is_sweep:
             if distributed:
                 raise ValueError(SWEEP_ALONE)
             args.refuse_options("a configuration without axes, but this is a sweep", fresh=fresh, track=track)
             sweep(arguments, out, data_dir, devices, dry_run=dry_run, plain=plain, quiet=quiet, verbose=verbose)
             return
-        config = load_config(file, overrides)
+        config = config_of(command)
         wanted = args.parse_devices(devices)
         place = process_place(distributed, coordinator, process_id, processes, os.environ)
         if place is not None:

@@ -5,28 +5,7 @@ the sections with that method's overrides. Importing this module imports pydanti
 need.
 """
 
-from fedjax_bal.config.changes import (
-    PATHS,
-    SEED_LISTS,
-    apply_changes,
-    completed_path,
-    name_in_results,
-    parse_overrides,
-    split_axes,
-    take_over_entries,
-    with_absolute_paths,
-)
-from fedjax_bal.config.configuration import KEYS_OF_METHODS, Config, MethodConfig, check_methods
-from fedjax_bal.config.load import (
-    build_config,
-    builtin_configs,
-    is_sweep,
-    load_config,
-    read_sheet,
-    source_name,
-    with_paper_setting,
-)
-from fedjax_bal.config.problems import (
+from fedjax_bal.config.errors import (
     COMMAND_LINE,
     ConfigError,
     KeyPath,
@@ -34,8 +13,8 @@ from fedjax_bal.config.problems import (
     raise_all,
     received_value,
 )
-from fedjax_bal.config.reference import find_keys, json_schema, short_form
-from fedjax_bal.config.resolved import (
+from fedjax_bal.config.explain import find_keys, json_schema, short_form
+from fedjax_bal.config.identity import (
     AUTO,
     AUTO_FORMS,
     comparison_digest,
@@ -51,6 +30,35 @@ from fedjax_bal.config.resolved import (
     setting_leaves,
     with_convolution,
 )
-from fedjax_bal.config.schema import AuxiliarySection, DatasetSection, ModelSection, Sections
-from fedjax_bal.config.sections import check_section, merge_sections, to_plain, without_defaults
+from fedjax_bal.config.load import (
+    Sheet,
+    build_config,
+    builtin_configs,
+    config_of,
+    load_config,
+    read_command,
+    with_paper_setting,
+)
+from fedjax_bal.config.merge import (
+    PATHS,
+    SEED_LISTS,
+    completed_path,
+    merge,
+    name_in_results,
+    parse_overrides,
+    with_absolute_paths,
+    with_changes,
+    with_entries,
+)
+from fedjax_bal.config.methods import check_methods
+from fedjax_bal.config.schema import (
+    KEYS_OF_METHODS,
+    AuxiliarySection,
+    Config,
+    DatasetSection,
+    MethodConfig,
+    ModelSection,
+    Sections,
+)
+from fedjax_bal.config.sections import check_section, to_plain, without_defaults
 from fedjax_bal.config.yaml_text import LARGEST_YAML, dump_yaml, parse_yaml, read_yaml

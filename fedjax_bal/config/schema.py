@@ -1,13 +1,20 @@
-"""The sections of a configuration: the federation and its clients, training, evaluation and execution."""
+"""The schema of a configuration: its sections with all keys and defaults, a method, and the whole.
 
+Defaults stand here and nowhere else; options of the library come from `fedjax_bal.options`, and parameters of whatever
+has a name from that function's signature.
+"""
+
+import functools
+import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import MinLen
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fedjax_bal.analyses import ANALYSES
 from fedjax_bal.annotations import (
+    DISTINCT,
     FILE,
     Count,
     CountOrZero,
@@ -20,21 +27,26 @@ from fedjax_bal.annotations import (
     PositiveShare,
     ProperShare,
     Seed,
+    ShortForm,
+    TextMatching,
     parameters,
 )
-from fedjax_bal.config.problems import nearest_choices
+from fedjax_bal.config.errors import nearest_choices, received_value
 from fedjax_bal.config.sections import (
-    OptionsSection,
     Section,
     Variant,
     check_section,
+    options_section,
     refused,
     to_plain,
     variant,
-    with_options,
 )
 from fedjax_bal.metrics import SHOTS, EarlyStopping, Shots, stopping_metrics
-from fedjax_bal.options import CLIENTS_PER_ROUND, LEARNING_RATE, Evaluation, Execution, LocalTraining
+from fedjax_bal.options import CLIENTS_PER_ROUND, LEARNING_RATE, Evaluation, Execution, LocalTraining, trusted
+from fedjax_bal.registry import plugin_errors
+
+if TYPE_CHECKING:
+    from fedjax_bal.recipes import Recipe
 
 ALL_CLIENTS: Literal["all"] = "all"
 """The value of `clients` for one client per writer or user of the data set."""
@@ -109,19 +121,17 @@ class PartitionSection(Variant):
         return {name: alias.scheme for name, alias in ALIASES.items()}
 
     @classmethod
-    def class_for(cls, value: Mapping[str, Any]) -> type[Section] | None:
-        """Returns the class with the parameters of the scheme, given by its name or an alias."""
-        return super().class_for(_with_scheme(value))
-
-    @model_validator(mode="before")
-    @classmethod
-    def _named_as_here(cls, value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            return value
+    def completed(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Replaces an alias by the scheme's name and what the alias implies; adds the default scheme."""
         key = contradicted_parameter(value)
         if key is not None:
             raise refused(f"received {value[key]!r}, which the scheme's name says already; leave it out", key)
         return _with_scheme(value)
+
+    @classmethod
+    def class_for(cls, value: Mapping[str, Any]) -> type[Section] | None:
+        """Returns the class with the parameters of the scheme, given by its name or an alias."""
+        return super().class_for(_with_scheme(value))
 
     @property
     def drawing(self) -> dict[str, Any]:
@@ -444,14 +454,14 @@ class OptimizerSection(Variant):
 
         return USUAL_RATES.get(name, 0.001)
 
-    @model_validator(mode="before")
     @classmethod
-    def _with_a_rate(cls, value: Any) -> Any:
+    def completed(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Refuses an optimizer other than plain SGD without a rate of its own, and names the usual one."""
         fields = cls.model_fields
-        name = value.get("name", fields["name"].default) if isinstance(value, Mapping) else None
-        if not isinstance(name, str) or name not in cls.choices():
-            return value
-        if value.get("learning_rate", fields["learning_rate"].default if name == "sgd" else None) is None:
+        name = value.get("name", fields["name"].default)
+        default = fields["learning_rate"].default if name == "sgd" else None
+        known = isinstance(name, str) and name in cls.choices()
+        if known and value.get("learning_rate", default) is None:
             others = ", ".join(f"{other} {cls.usual_rate(other):g}" for other in _WELL_KNOWN if other != name)
             advice = f"write {{name: {name}, learning_rate: {cls.usual_rate(name):g}}}, which is usual ({others})"
             raise refused(f"received {name!r} without a learning_rate of its own; {advice}", "name")
@@ -506,12 +516,10 @@ class ServerOptimizerSection(OptimizerSection):
         return {"sgd": 1.0, "adagrad": 0.1}.get(name, 0.01)
 
 
-@with_options(
-    LocalTraining,
-    names={"epochs": "local_epochs", "steps": "local_steps", "drawing": None},
-    before={"rounds": "local_epochs"},
-)
-class TrainingSection(OptionsSection):
+_LOCAL_KEYS = {"epochs": "local_epochs", "steps": "local_steps", "drawing": None}
+
+
+class TrainingSection(options_section(LocalTraining, names=_LOCAL_KEYS, before={"epochs": ("rounds",)})):
     """Rounds and local steps: the options of `fedjax_bal.options.LocalTraining`, and the server's optimizer.
 
     Attributes:
@@ -530,14 +538,12 @@ class TrainingSection(OptionsSection):
     @property
     def options(self) -> LocalTraining:
         """The options of the library."""
-        return LocalTraining(**self.arguments(optimizer=self.optimizer.built))
+        return trusted(LocalTraining, **self.arguments(optimizer=self.optimizer.built))
 
-    @model_validator(mode="before")
     @classmethod
-    def _one_epoch(cls, value: Any) -> Any:
-        if not isinstance(value, Mapping) or not {"local_epochs", "local_steps"}.isdisjoint(value):
-            return value
-        return {**value, "local_epochs": 1}
+    def completed(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Adds one epoch, unless epochs or steps are given."""
+        return value if {"local_epochs", "local_steps"} & value.keys() else {**value, "local_epochs": 1}
 
     def _check(self) -> Self:
         given = self.arguments()
@@ -559,8 +565,7 @@ def _options_by_name(value: Any) -> dict[str, Any]:
     return {name: dict(options or {}) for name, options in named.items()}
 
 
-@with_options(Evaluation, before={"analyses": "traffic", "target_accuracy": "shots"})
-class EvaluationSection(OptionsSection):
+class EvaluationSection(options_section(Evaluation, before={"traffic": ("analyses",), "shots": ("target_accuracy",)})):
     """Evaluation of models: the options of `fedjax_bal.options.Evaluation`, and further reports.
 
     Attributes:
@@ -595,16 +600,17 @@ class EvaluationSection(OptionsSection):
             for problem in problems:
                 raise refused(problem.text, *problem.path)
             analyses[name] = to_plain(checked)
-        return self.model_copy(update={"analyses": analyses})
+        return self.model_copy(update={"analyses": analyses}) if analyses else self
 
     @property
     def options(self) -> Evaluation:
         """The options of the library."""
-        return Evaluation(**self.arguments(shots=self.shots.bounds))
+        return trusted(Evaluation, **self.arguments(shots=self.shots.bounds))
 
 
-@with_options(Execution, names={"differentiable": None}, before={"checkpoint_every": "broken_clients"})
-class ExecutionSection(OptionsSection):
+class ExecutionSection(
+    options_section(Execution, names={"differentiable": None}, before={"broken_clients": ("checkpoint_every",)})
+):
     """Layout of the work on the machine: the options of `fedjax_bal.options.Execution`, and checkpoints.
 
     A CPU has one device per core unless `--devices` gives another number; resumed runs keep their number of devices.
@@ -618,7 +624,7 @@ class ExecutionSection(OptionsSection):
     @property
     def options(self) -> Execution:
         """The options of the library."""
-        return Execution(**self.arguments())
+        return trusted(Execution, **self.arguments())
 
 
 class Sections(Section):
@@ -643,10 +649,188 @@ class Sections(Section):
             raise refused(f"received {patience}, {rule}", "training", "early_stopping")
         asked = self.selection.clients_per_round
         clients = self.partition.known_clients
-        if clients is None or asked <= clients:
-            return self
-        if "clients_per_round" in self.selection.model_fields_set:
-            rule = f"more clients a round than the {clients} of partition.clients; at most {clients} is allowed"
-            raise refused(f"received {asked}, {rule}", "selection", "clients_per_round")
-        selection = self.selection.model_copy(update={"clients_per_round": clients})
+        if clients is not None and asked > clients:
+            if "clients_per_round" in self.selection.model_fields_set:
+                rule = f"more clients a round than the {clients} of partition.clients; at most {clients} is allowed"
+                raise refused(f"received {asked}, {rule}", "selection", "clients_per_round")
+            asked = clients
+        # From here on the cohort counts as stated, as when the resolved text is read again: methods inherit it.
+        selection = self.selection.model_copy(update={"clients_per_round": asked})
         return self.model_copy(update={"selection": selection})
+
+
+FOLDER_NAME = TextMatching(
+    "a name of letters, digits, '.', '_' and '-', starting with a letter or digit, at most 100 characters",
+    re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch,
+)
+METHOD_NAME = TextMatching(
+    "printable text of 1 to 60 characters", lambda text: text.isprintable() and 0 < len(text.strip()) == len(text) <= 60
+)
+
+MOST_SEEDS = 1000
+"""The largest number of seeds that may be given in place of a list of them."""
+
+_SOURCE = TextMatching(
+    "printable text of 1 to 300 characters", lambda text: text.isprintable() and 0 < len(text) <= 300
+)
+_COUNT = ShortForm(f"a count from 1 to {MOST_SEEDS} (3 for [0, 1, 2])")
+_Seeds = Annotated[tuple[Seed, ...], MinLen(1), DISTINCT, _COUNT]
+_Value = Annotated[Any, ParsedBy("a value of the key", lambda value: value)]
+
+
+KEYS_OF_METHODS = ("name", "label", "recipe", *Sections.model_fields)
+"""The keys of a method's entry next to its recipe's hyperparameters."""
+
+
+class RecipeSection(Variant):
+    """A recipe by name, with its hyperparameters as further keys.
+
+    Attributes:
+        name: one of `fedjax_bal.recipes.RECIPES`.
+    """
+
+    registry: ClassVar[str] = "recipes.RECIPES"
+    choices_kind: ClassVar[str] = "recipes"
+
+    name: Annotated[str, OneOf(lambda: RecipeSection.choices())]
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """All hyperparameters; the recipe is `RECIPES[name](**hyperparameters)`."""
+        return {key: to_plain(value) for key, value in self.parameters.items()}
+
+    @classmethod
+    def completed(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Replaces a recipe's variant by the hyperparameters that it stands for."""
+        from fedjax_bal.recipes import with_variant
+
+        name = value.get("name")
+        if not isinstance(name, str) or name not in cls.choices():
+            return value
+        try:
+            return with_variant(cls.choices()[name], value)
+        except (ValueError, TypeError) as error:
+            raise cls._refused_by(error, name, value) from None
+
+    def built(self) -> "Recipe":
+        """Builds the recipe."""
+        return self.choices()[self.name](**self.hyperparameters)
+
+    def _check(self) -> Self:
+        try:
+            with plugin_errors():
+                self.built()
+        except (ValueError, TypeError) as error:
+            raise self._refused_by(error, self.name, self.parameters) from None
+        return self
+
+    @staticmethod
+    def _refused_by(error: Exception, name: str, values: Mapping[str, Any]) -> Exception:
+        """Attributes a recipe's error to the hyperparameter that it mentions, if it is one alone."""
+        text = str(error)
+        mentioned = [key for key in values if key != "name" and re.search(rf"\b{re.escape(key)}\b", text)]
+        if len(mentioned) != 1:
+            return refused(f"refused by recipe {name}: {text}")
+        (key,) = mentioned
+        _, received, rule = text.partition(f"{key}: received ")
+        return refused(f"received {rule if received else f'{received_value(values[key])}; {text}'}", key)
+
+
+class MethodConfig(Sections):
+    """A method: its recipes, and the sections with its overrides applied.
+
+    Attributes:
+        name: the method's name in results.
+        label: its name in reports; None for `name`. A change of it alone resumes a run.
+        recipes: the recipes, to be combined in this order.
+        overrides: the method's changes to the sections of the configuration.
+    """
+
+    registry: ClassVar[str] = "recipes.RECIPES"
+    choices_kind: ClassVar[str] = "recipes"
+    choice: ClassVar[str | None] = "recipe"
+    listed: ClassVar[bool] = True
+
+    name: str
+    label: str | None = None
+    recipes: tuple[RecipeSection, ...]
+    overrides: dict[str, Any]
+
+    @functools.cached_property
+    def recipe(self) -> "Recipe":
+        """The combined recipe."""
+        from fedjax_bal.recipes import combine
+
+        return combine(*(recipe.built() for recipe in self.recipes))
+
+
+# pydantic passes entries on as they are: `read_methods` validates them once the shared sections are valid.
+_WANTED = "a recipe's name, such as fedavg, or a mapping with the key recipe"
+_Entry = Annotated[MethodConfig, ParsedBy(_WANTED, lambda entry: entry)]
+
+
+class ReportedResults(Section):
+    """A paper's results, which the report compares with this run's.
+
+    Attributes:
+        source: the paper and table, and where its setting differs.
+        accuracy: test accuracy in (0, 1] by the method's name in this configuration.
+        which: `final`, `best` over all rounds, or `last5`, the mean of the last five evaluations.
+        setting: the paper's values of keys that this configuration changes, by their dotted paths. Changes on the
+            command line, and in a file based on the paper's, are noted here.
+    """
+
+    source: Annotated[str, _SOURCE]
+    accuracy: Annotated[dict[str, PositiveShare], MinLen(1)]
+    which: Literal["final", "best", "last5"] = "final"
+    setting: dict[str, _Value] = Field(default_factory=dict)
+
+
+class Config(Sections):
+    """A complete, checked configuration.
+
+    Attributes:
+        name: the name of the run folder; by default the file's name.
+        methods: the methods to compare; an entry is a recipe's name, or a mapping with the key recipe, the recipe's
+            hyperparameters, changes to the sections, a `name` in results, and a `label` in reports.
+        seeds: distinct seeds; every method runs once with each.
+        partition_seeds: one partition seed for each of `seeds`, so that intervals over seeds include the variation
+            between partitions; None for a single partition, drawn with `partition.seed`.
+        paper: a paper's results in this setting; None for none.
+        plugins: the plug-ins that a run used, with the digests of their sources.
+        files: the files that a run read because its configuration names them, with their SHA-256; other content is
+            refused. `{}` accepts any.
+    """
+
+    name: Annotated[str, FOLDER_NAME]
+    methods: Annotated[tuple[_Entry, ...], MinLen(1)]
+    seeds: _Seeds = (0,)
+    partition_seeds: _Seeds | None = None
+    paper: ReportedResults | None = None
+    plugins: dict[str, str] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
+
+    @classmethod
+    def child(cls, key: str) -> type[Section] | None:
+        """Returns the class of the section at a key; for `methods`, the class of its entries."""
+        return MethodConfig if key == "methods" else super().child(key)
+
+    def with_partition_of(self, seed: int, method: MethodConfig) -> MethodConfig:
+        """Returns a method's configuration with the partition seed that belongs to one of `seeds`.
+
+        Example:
+            >>> from fedjax_bal.config import load_config
+            >>> config = load_config(None, ["seeds=[0, 1]", "partition_seeds=[5, 6]"])
+            >>> config.with_partition_of(1, config.methods[0]).partition.seed
+            6
+        """
+        if self.partition_seeds is None:
+            return method
+        partition = method.partition.model_copy(update={"seed": self.partition_seeds[self.seeds.index(seed)]})
+        return method.model_copy(update={"partition": partition})
+
+    def _check(self) -> Self:
+        if self.partition_seeds is not None and len(self.partition_seeds) != len(self.seeds):
+            rule = f"must be as many as the {len(self.seeds)} of `seeds`"
+            raise refused(f"received {len(self.partition_seeds)} seeds, {rule}", "partition_seeds")
+        return super()._check()

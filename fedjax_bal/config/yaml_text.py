@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from fedjax_bal.config.problems import ConfigError, received_value
+from fedjax_bal.config.errors import ConfigError, received_value
 from fedjax_bal.files import read_bytes
 
 LARGEST_YAML = 4_000_000
@@ -95,7 +95,7 @@ def parse_yaml(text: str, source: str) -> Any:
         {'learning_rate': 0.0005, 'name': 'no'}
         >>> parse_yaml("a: [1", "my.yaml")
         Traceback (most recent call last):
-        fedjax_bal.config.problems.ConfigError: my.yaml: line 1, column 6: expected ',' or ']', but got '<stream end>'
+        fedjax_bal.config.errors.ConfigError: my.yaml: line 1, column 6: expected ',' or ']', but got '<stream end>'
     """
     try:
         node = _Loader(text).get_single_node()

@@ -19,7 +19,7 @@ from fedjax_bal.lab.exports import load_weights
 from fedjax_bal.lab.splits import RowsUsed, SetupError, prefix_errors, rows_used, split_rows
 from fedjax_bal.models import automatic
 from fedjax_bal.optim import optimizer
-from fedjax_bal.options import Participation
+from fedjax_bal.options import Participation, derived, trusted
 from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS, Choice
 from fedjax_bal.types import Dataset, Federation, Model, Variables
 
@@ -307,12 +307,16 @@ def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simul
             inputs.test_set(config),
             rounds=config.training.rounds,
             local=config.training.options,
-            participation=Participation(
-                selector=None if selector == Choice() else selector, clients_per_round=cohort, **dynamics
+            participation=trusted(
+                Participation,
+                selector=None if selector == Choice() else selector,
+                clients_per_round=cohort,
+                **dynamics,
             ),
             evaluation=config.evaluation.options,
-            execution=dataclasses.replace(config.execution.options, devices=inputs.layout(config).devices),
+            execution=derived(config.execution.options, devices=inputs.layout(config).devices),
             server_optimizer=None if server == optimizer("sgd", 1.0) else server,
             enlarge=inputs.enlarged,
             saves=True,
+            needs_checked=config.partition.known_clients is not None,  # else the data decide the number of clients
         )

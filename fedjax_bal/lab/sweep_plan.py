@@ -15,18 +15,16 @@ from fedjax_bal.config import (
     Config,
     ConfigError,
     KeyPath,
-    apply_changes,
+    Sheet,
     build_config,
     completed_path,
     dump_yaml,
     nearest_choices,
-    parse_overrides,
-    read_sheet,
+    read_command,
     received_value,
-    source_name,
-    split_axes,
-    take_over_entries,
     with_absolute_paths,
+    with_changes,
+    with_entries,
     with_paper_setting,
 )
 from fedjax_bal.validate import is_number
@@ -219,17 +217,21 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
     Raises:
         ConfigError: the file or one of its points is invalid; one problem per line.
     """
-    source = source_name(path, overrides)
-    sheet = read_sheet(path, overrides)
-    single, several = split_axes(overrides)
-    if not several and "sweep" not in sheet:
+    return plan_sweep(read_command(path, overrides))
+
+
+def plan_sweep(command: Sheet) -> Sweep:
+    """Checks what a command asks for as a sweep; errors are those of `load_sweep`."""
+    source = command.source
+    sheet = command.stated
+    if not command.is_sweep:
         raise ConfigError(
             f"{source}: lacks the key `sweep`, a list of axes such as [{{training.rounds: [10, 20]}}]: add it, or give "
             "axes on the command line, such as rounds=10,20; or take `fedjax-bal run`, which needs none, or a sweep "
             "like sweeps/clients"
         )
-    axes = read_axes(sheet.pop("sweep"), source) if "sweep" in sheet else []
-    changes = parse_overrides(single)
+    axes = read_axes(command.file_axes, source) if command.file_axes is not None else []
+    changes = list(command.changes)
     name = sheet.get("name")
     if not axes and isinstance(name, str) and ("name",) not in dict(changes):
         changes.append((("name",), f"{name}-sweep"))  # runs of the configuration have its own name
@@ -249,10 +251,10 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
             axes = _choose_values(axes, key, [value], source)
         elif key.startswith(tuple(f"{longer}." for longer in swept)):
             raise ConfigError(f"{COMMAND_LINE}: {key}: is swept by {source} as a whole; change the axis there instead")
-    merged = apply_changes(sheet, take_over_entries(changes, sheet), COMMAND_LINE)
-    single_values = {whole(given, value, sheet): value for given, value in parse_overrides(single)}
+    merged, _ = with_changes(sheet, with_entries(changes, sheet), COMMAND_LINE)
+    single_values = {whole(given, value, sheet): value for given, value in command.changes}
     added = []
-    for given, values in several.items():
+    for given, values in command.line_axes.items():
         key = whole(path_of(given), values[0], merged)
         if key in single_values:
             value = shown(single_values[key])
@@ -272,9 +274,6 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
 
     labels = short_keys(axes)
     folder = os.path.dirname(source)
-    first = [(path_of(key), value) for key, value in next(iter(combinations(axes))).items()]
-    data = with_paper_setting(sheet, merged, first)
-
     points: dict[str, Point] = {}
     for values in combinations(axes):
         label = ",".join(f"{short}={shown(values[key])}" for key, short in labels.items())
@@ -283,9 +282,14 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
         if name != label or len(name) > _LONGEST_LABEL:
             name = f"{name[:_LONGEST_LABEL]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
         try:
-            point = Point(name, values, build_config(data, along, f"{source} ({label})"))
+            config = build_config(merged, along, f"{source} ({label})")
         except ConfigError as error:
-            raise ConfigError(f"{error}{_advise_together(data, added, values)}") from None
+            raise ConfigError(f"{error}{_advise_together(merged, added, values)}") from None
+        if not points:  # values that are swept, and differ between the points, are no change of a paper's setting
+            noted = with_paper_setting(config, command.paper, merged, along).paper
+        if config.paper is not None and noted is not None and noted.setting:
+            config = config.model_copy(update={"paper": config.paper.model_copy(update={"setting": noted.setting})})
+        point = Point(name, values, config)
         if points.setdefault(point.label, point) is not point:
             raise ConfigError(f"{source}: sweep: two points are called {point.label}; make their values differ")
     _refuse_repeated_seeds(points.values(), source)
@@ -293,6 +297,9 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
     absolute = lambda key, values: with_absolute_paths(list(values), folder, path_of(key))
     columns = [zip(axis.keys, axis.values, strict=True) for axis in axes]
     swept = [{key: absolute(key, values) for key, values in column} for column in columns]
+    data = {key: merged[key] for key in sorted(merged, key=lambda key: key == "methods")}
+    if noted is not None and noted.setting:
+        data["paper"] = {**data["paper"], "setting": noted.setting}
     text = dump_yaml({**data, **({"plugins": plugins} if plugins else {}), "sweep": swept})
     config = next(iter(points.values())).config
     return Sweep(config.name, tuple(axes), tuple(points.values()), text)

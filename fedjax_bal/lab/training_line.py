@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedjax_bal.config import Sections, leaves, merge_sections
+from fedjax_bal.config import Sections, leaves, merge
 
 _MOST_NAMES = 4
 
@@ -27,7 +27,7 @@ def training_line(sheet: Mapping[str, Any], axes: Mapping[str, Sequence[Any]] = 
     try:
         for entry in sheet["methods"]:
             own = {"training": entry.get("training", {})}
-            merged = merge_sections(Sections, {"training": sheet["training"]}, own)
+            merged = merge({"training": sheet["training"]}, [(("training",), own["training"])], Sections)
             values = {key: _shown(value) for key, value in leaves(merged).items()}
             for key, swept in axes.items():
                 if key in values and key not in leaves(own):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import registered
 
-from fedjax_bal.config import builtin_configs, load_config, read_sheet, resolved_yaml
+from fedjax_bal.config import builtin_configs, load_config, read_command, resolved_yaml
 from fedjax_bal.lab import load_sweep
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -213,9 +213,9 @@ def sides(comparison, name):
 def test_compared_methods_and_keys_are_in_the_experiments():
     for claim in (claim for paper in _claims.papers().values() for claim in paper["claims"]):
         for comparison in claim.get("compare", ()):
-            sheet = read_sheet(builtin_configs()[comparison.get("run", claim["run"])])
-            methods = {method.get("name", method["recipe"]) for method in sheet["methods"]}
-            swept = {key: [str(value) for value in own] for axis in sheet.get("sweep", ()) for key, own in axis.items()}
+            read = read_command(builtin_configs()[comparison.get("run", claim["run"])])
+            methods = {method.get("name", method["recipe"]) for method in read.stated["methods"]}
+            swept = {key: [str(value) for value in own] for axis in (read.file_axes or ()) for key, own in axis.items()}
             for side in (*sides(comparison, "higher"), *sides(comparison, "lower")):
                 name = side["method"] if isinstance(side, dict) else side
                 assert isinstance(name, int | float) or name in methods or "correlation" in comparison["metric"], claim

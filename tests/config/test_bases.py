@@ -186,15 +186,10 @@ def test_the_servers_optimizer_and_that_of_a_method_need_theirs():
     assert config.methods[0].training.optimizer.learning_rate == 0.002
 
 
-def test_rates_that_methods_have_for_the_former_optimizer_do_not_stay(tmp_path):
-    adam = "optimizer={name: adam, learning_rate: 0.001}"
-    file = written(tmp_path, f"base: quickstart\ntraining: {{{adam.replace('=', ': ', 1)}}}\n")
-    for path, changes in ((None, [adam]), (None, [adam, PLAIN]), (file, [])):
-        chosen = [method.training.optimizer for method in load_config(path, changes).methods]
-        assert {(each.name, each.learning_rate) for each in chosen} == {("adam", 0.001)}
-    stated = "methods=[fedavg, {recipe: rebafl, training: {optimizer: {learning_rate: 0.004}}}]"
-    rates = [method.training.optimizer.learning_rate for method in load_config(None, [adam, stated]).methods]
-    assert rates == [0.001, 0.004]
+def test_a_methods_own_rate_stays_whatever_optimizer_all_methods_have():
+    changes = ["optimizer={name: adam, learning_rate: 0.001}", PLAIN]
+    chosen = [method.training.optimizer for method in load_config(None, changes).methods]
+    assert [(each.name, each.learning_rate) for each in chosen] == [("adam", 0.001), ("adam", 0.03)]
 
 
 def test_messages_are_about_what_the_user_states():

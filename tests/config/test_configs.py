@@ -146,7 +146,7 @@ def lowered(config, most, *changes):
         elif isinstance(first, dict) and first["name"] == "cbfl_dcgan":
             first |= {key: FAKES[key] for key in ("warm_up", "iterations", "width", "latent", "fakes")} | {"pool": 2}
     one_seed = [f"{key}=[0]" for key in ("seeds", "partition_seeds") if tree.get(key)]
-    return build_config(tree, parse_overrides([*one_seed, *changes]), config.name)
+    return build_config(tree, parse_overrides([*one_seed, *changes])[0], config.name)
 
 
 def small(config, most=SMALL, *changes):
@@ -189,7 +189,7 @@ def unseen(name, made_small, seen, key_of):
 
 def setting_of(method):
     """All but who is there and how it is tested and executed; of augmentation, whether there is any."""
-    recipes = [dict(spec["hyperparameters"], name=spec["name"]) for spec in method["recipes"]]
+    recipes = [dict(spec) for spec in method["recipes"]]
     for values in recipes:
         if values["name"] == "astraea":
             values |= {"alpha": values["alpha"] is not None, "max_copies": None}
@@ -206,7 +206,7 @@ def plain_setting_of(method):
 def fakes_of(method):
     """A generator or DCGANs; other kinds of fakes, and methods without any, are tested elsewhere."""
     first = method["recipes"][0]
-    shared = first["name"] == "cbfl" and first["hyperparameters"]["generator"] == "shared"
+    shared = first["name"] == "cbfl" and first["generator"] == "shared"
     return first["name"] if shared or first["name"] == "cbfl_dcgan" else None
 
 

@@ -28,9 +28,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedjax_bal import load_run
-from fedjax_bal.config import load_config
-from fedjax_bal.config.load import read_sheet
-from fedjax_bal.config.problems import Problem, raise_all
+from fedjax_bal.config import load_config, read_command
+from fedjax_bal.config.errors import Problem, raise_all
 from fedjax_bal.data import federate, load, partition
 from fedjax_bal.lab import RunFolder, SweepFolder, checkpoint
 from fedjax_bal.lab.folder import PERSONALISED
@@ -289,7 +288,9 @@ def test_a_reader_succeeds_or_says_what_is_wrong(name, tmp_path):
 
 @pytest.mark.slow
 @bounded
-@given(st.lists(st.tuples(st.sampled_from([*paths(read_sheet(material.CONFIGS / "combined.yaml"))]), anything)))
+@given(
+    st.lists(st.tuples(st.sampled_from([*paths(read_command(material.CONFIGS / "combined.yaml").stated)]), anything))
+)
 def test_overrides_can_be_anything(pairs):
     words = [f"{'.'.join(map(str, path))}={value}" for path, value in pairs]
     outcome = attempt(lambda: load_config(None, words))

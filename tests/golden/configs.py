@@ -12,7 +12,7 @@ import yaml
 from golden import texts
 
 from fedjax_bal.config import load_config
-from fedjax_bal.config.resolved import resolved_yaml
+from fedjax_bal.config.identity import resolved_yaml
 from fedjax_bal.lab.sweep_plan import load_sweep
 
 ROOT = Path(__file__).parents[2] / "configs"

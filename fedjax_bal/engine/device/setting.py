@@ -2,19 +2,18 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import GetAttrKey
 
 from fedjax_bal.data import are_tokens
 from fedjax_bal.engine.device.layout import Layout
 from fedjax_bal.metrics import Measured
 from fedjax_bal.optim import Optimizer, as_optimizer
-from fedjax_bal.options import Evaluation, Execution, LocalTraining
+from fedjax_bal.options import Evaluation, Execution, LocalTraining, derived, trusted
 from fedjax_bal.parts import Part, Weigh, parts_with
 from fedjax_bal.types import Array, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import one_of
@@ -23,19 +22,19 @@ R = TypeVar("R")
 _STATIC = {"static": True}  # part of the pytree's structure: another value is another program
 _PRODUCTS = {"float32": "highest", "tensorfloat32": "tensorfloat32", "bfloat16": "bfloat16"}
 
-# A pytree, so that the optimizer's numbers are leaves; registered here, because `options` doesn't import jax.
+# A pytree, so that the optimizer's numbers are leaves; registered here, because `options` doesn't import jax, and by
+# functions, because `register_dataclass` would call the constructor, which checks all values, for every traced copy.
 _STATIC_OPTIONS = [field.name for field in dataclasses.fields(LocalTraining) if field.name != "optimizer"]
 
 
-def _flatten(local: LocalTraining) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
-    return [(GetAttrKey("optimizer"), local.optimizer)], tuple(getattr(local, name) for name in _STATIC_OPTIONS)
+def _flatten(local: LocalTraining) -> tuple[list[Any], tuple[Any, ...]]:
+    optimizer = (jax.tree_util.GetAttrKey("optimizer"), local.optimizer)
+    return [optimizer], tuple(getattr(local, name) for name in _STATIC_OPTIONS)
 
 
-def _unflatten(static: tuple[Any, ...], leaves: Iterable[Any]) -> LocalTraining:
-    # Without the constructor, which would check the options again in each `jax.tree.map`.
-    local = object.__new__(LocalTraining)
-    vars(local).update(zip(["optimizer", *_STATIC_OPTIONS], [*leaves, *static], strict=True))
-    return local
+def _unflatten(static: tuple[Any, ...], leaves: Any) -> LocalTraining:
+    (optimizer,) = leaves
+    return trusted(LocalTraining, optimizer=optimizer, **dict(zip(_STATIC_OPTIONS, static, strict=True)))
 
 
 jax.tree_util.register_pytree_with_keys(LocalTraining, _flatten, _unflatten)
@@ -135,7 +134,7 @@ class Setting:
 
     def with_room(self, max_size: int, batch_size: int) -> "Setting":
         """Returns the setting for another size of the largest client, and another batch size."""
-        local = dataclasses.replace(self.local, batch_size=batch_size)
+        local = derived(self.local, batch_size=batch_size)
         return dataclasses.replace(self, local=local, max_size=max_size)
 
     def steps_per_epoch(self, size: Any) -> Any:

@@ -1,6 +1,5 @@
 """Checks that the pieces of a simulation fit together, and chooses between the recipe's and the user's values."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from fedjax_bal.engine.device import TestSet
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.models import Normalisation, check_finite, match_weights, named_leaves
 from fedjax_bal.optim import AnyOptimizer, Optimizer, as_optimizer, optimizer
-from fedjax_bal.options import CLIENTS_PER_ROUND, LocalTraining, Participation
+from fedjax_bal.options import CLIENTS_PER_ROUND, LocalTraining, Participation, derived
 from fedjax_bal.parts import Draw, Probe, parts_with
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import LOSS, Choice, Presence, Selector, Speed, Trace
@@ -294,4 +293,4 @@ def choose_local_training(
     lone_rows = local.lone_rows
     if lone_rows == "auto":
         lone_rows = "drop" if normalisation.statistics else "keep"
-    return dataclasses.replace(local, batch_size=batch_size, drawing=drawing, lone_rows=lone_rows)
+    return derived(local, batch_size=batch_size, drawing=drawing, lone_rows=lone_rows)

@@ -17,7 +17,7 @@ from fedjax_bal.jax_setup import is_traced, package_settings, start_jax
 from fedjax_bal.metrics import METRICS, EarlyStopping, client_accuracies, shot_groups
 from fedjax_bal.models import check_is_model, normalisation_of
 from fedjax_bal.optim import AnyOptimizer
-from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
+from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation, derived
 from fedjax_bal.parts import BATCH_STATISTICS, CheckContext, NeedsContext, changes_for_evaluation, check_needs
 from fedjax_bal.recipes import Recipe, combine
 from fedjax_bal.status import StatusLine, duration
@@ -84,11 +84,13 @@ def build_simulation(
     server_optimizer: AnyOptimizer | None = None,
     enlarge: Callable[[Federation, Recipe], Federation] | None = None,
     saves: bool = False,
+    needs_checked: bool = False,
 ) -> Simulation:
     """Builds a simulation from the arguments of `simulate`, and checks that they fit together; compiles nothing yet.
 
     Simulations may share a test set, divided beforehand by `in_batches`, and a federation, which `enlarge` returns in
-    place of the parts' `prepare_federation`. `saves` says whether the runs' checkpoints will be written.
+    place of the parts' `prepare_federation`. `saves` says whether the runs' checkpoints will be written, and
+    `needs_checked` that the recipe's needs have been checked already, by a configuration before it loaded any data.
     """
     start_jax()  # on all cores, before the next line makes an array
     if is_traced():
@@ -117,7 +119,7 @@ def build_simulation(
     for part in recipe.parts:
         model = part.bind(model)
     trained = compatibility.fitting_optimizer("local.optimizer", local.optimizer, model)
-    local = dataclasses.replace(local, optimizer=trained)
+    local = derived(local, optimizer=trained)
     # Parts also implement the options of batch statistics; they come after the recipe's own.
     recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[local.batch_statistics]))
     normalisation = normalisation_of(model)
@@ -132,7 +134,8 @@ def build_simulation(
         normalisation=normalisation,
         clips=execution.clips,
     )
-    check_needs(facts)
+    if not needs_checked:
+        check_needs(facts)
     seen = CheckContext(recipe.parts, model, federation, trained, facts.carried, rounds)
     for part in recipe.parts:
         part.check(seen)

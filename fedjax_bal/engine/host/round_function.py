@@ -29,7 +29,7 @@ from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.jax_setup import in_32_bits, package_settings
 from fedjax_bal.models import any_derivative, differentiable
 from fedjax_bal.optim import AnyOptimizer
-from fedjax_bal.options import Execution, LocalTraining, Participation
+from fedjax_bal.options import Execution, LocalTraining, Participation, derived
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.types import Array, Federation, Key, Model, Plan, PyTree, Variables
 from fedjax_bal.validate import whole_number
@@ -243,7 +243,7 @@ def make_round(
         rounds=_NO_END,
         local=local,
         participation=participation,
-        execution=dataclasses.replace(execution, devices=1),
+        execution=derived(execution, devices=1),
         server_optimizer=server_optimizer,
     )
     simulation.warn()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedjax_bal.annotations import parameters
 from fedjax_bal.config import load_config, resolved_yaml
-from fedjax_bal.config.problems import ConfigError
+from fedjax_bal.config.errors import ConfigError
 from fedjax_bal.data import partition
 
 

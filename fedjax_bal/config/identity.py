@@ -1,19 +1,19 @@
 """The identity of a configuration: its text, its digest, its plug-ins, and its differences from another one."""
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from fedjax_bal.analyses import ANALYSES
-from fedjax_bal.config.changes import PATHS, SEED_LISTS
-from fedjax_bal.config.configuration import Config, MethodConfig
-from fedjax_bal.config.problems import Problem, dotted_path, received_value
-from fedjax_bal.config.schema import Sections
+from fedjax_bal.config.errors import Problem, dotted_path, received_value
+from fedjax_bal.config.merge import PATHS, SEED_LISTS
+from fedjax_bal.config.schema import Config, MethodConfig, Sections
 from fedjax_bal.config.sections import to_plain
 from fedjax_bal.config.yaml_text import dump_yaml
 from fedjax_bal.metrics import METRICS
-from fedjax_bal.registry import PLUGINS
+from fedjax_bal.registry import PLUGINS, Plugin
 
 _SELDOM = ("partition_seeds", "plugins", "files")  # left out of the resolved YAML if they are empty
 # Keys that don't affect accuracies.
@@ -58,59 +58,77 @@ def _with_form(sections: Any, form: str, of: str) -> Any:
 
 
 def config_digest(config: Config) -> str:
-    """Returns the SHA-256 of the resolved YAML in hexadecimal."""
-    return _digest(resolved_sheet(config))
-
-
-def run_digest(config: Config) -> str:
-    """Returns the digest of what any of a comparison's runs depends on."""
-    return _digest([comparison_digest(config), *(method_digest(config, index) for index in range(len(config.methods)))])
+    """Returns the SHA-256 of the resolved YAML, in hexadecimal: that of a run folder's config.yaml."""
+    return hashlib.sha256(resolved_yaml(config).encode()).hexdigest()
 
 
 def comparison_digest(config: Config) -> str:
-    """Returns the digest of what the methods have in common: all but labels, rounds, seeds and the methods themselves.
+    """Returns the digest of what all runs of a comparison share: neither methods nor labels, rounds and seeds.
 
-    It includes the name of a file but not its path, so that a folder with a configuration, its files and its runs can
-    be moved.
+    No round depends on the number of rounds or on a paper's results, and no run on the other methods and seeds. Of a
+    file it includes the name but not the path, so that a folder with a configuration, its files and its runs can be
+    moved; the fingerprint of the data stands for their content. A plug-in that methods use belongs to them.
 
     Example:
         >>> from fedjax_bal.config import load_config
-        >>> config, longer = load_config(None), load_config(None, ["training.rounds=60", "seeds=[0, 1, 2, 3]"])
+        >>> config, longer = load_config(None), load_config(None, ["rounds=60", "seeds=4", "methods=moon"])
         >>> comparison_digest(longer) == comparison_digest(config)
         True
     """
     sheet = resolved_sheet(config)
-    for key in (*SEED_LISTS, "files", "methods", "paper"):
+    for key in ("methods", *SEED_LISTS, "files", "paper"):
         sheet.pop(key, None)
-    return _digest(_without_rounds_and_paths(sheet))
+    of_methods = {plugin.name for method in config.methods for plugin in _plugins_of(method)}
+    sheet["plugins"] = {name: digest for name, digest in config.plugins.items() if name not in of_methods}
+    return _digest(_movable(sheet))
 
 
 def method_digest(config: Config, index: int) -> str:
-    """Returns the digest of what one method depends on, in the same way: its recipes and its settings."""
+    """Returns the digest of one method: its name, recipes, plug-ins, and its complete sections but for the rounds.
+
+    Example:
+        >>> from fedjax_bal.config import load_config
+        >>> one, two = load_config(None, ["methods=fedavg,moon"]), load_config(None, ["methods=moon", "rounds=9"])
+        >>> method_digest(one, 1) == method_digest(two, 0) != method_digest(one, 0)
+        True
+    """
     method = config.methods[index]
-    recipes = [{"name": recipe.name, **to_plain(recipe.hyperparameters)} for recipe in method.recipes]
     sections = {key: to_plain(getattr(method, key)) for key in Sections.model_fields}
-    return _digest({"name": method.name, "recipes": recipes, **_without_rounds_and_paths(sections)})
+    named = {"name": method.name, "recipes": to_plain(method.recipes)}
+    plugins = {plugin.name: config.plugins.get(plugin.name) for plugin in _plugins_of(method)}
+    return _digest({**named, "plugins": plugins, **_movable(sections)})
 
 
-def _without_rounds_and_paths(sheet: dict[str, Any]) -> dict[str, Any]:
-    sheet["training"].pop("rounds", None)
+def run_digest(config: Config) -> str:
+    """Returns the digest of a comparison with its methods, for the files that have one digest."""
+    return _digest([comparison_digest(config), *(method_digest(config, index) for index in range(len(config.methods)))])
+
+
+def _movable(sheet: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns sections without the number of rounds, and with the names of files in place of their paths."""
+    training = {key: value for key, value in sheet["training"].items() if key != "rounds"}
+    sheet = {**sheet, "training": training}
     for key, file in PATHS.items():
-        if (path := sheet.get(key, {}).get(file)) is not None:
-            sheet[key] = sheet[key] | {file: os.path.basename(path)}
+        path = sheet[key].get(file)
+        if path is not None:
+            sheet[key] = {**sheet[key], file: os.path.basename(path)}
     return sheet
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def continues(config: Config, earlier: Config) -> bool:
     """Returns whether a configuration equals an earlier one, or only adds rounds, seeds or methods to it.
 
-    No round depends on the number of rounds, so the earlier runs are the beginning of the new ones. New seeds must
-    follow the old ones, since attacks and pictures use the first seed.
+    The earlier methods are all there, under their names and with the same settings, in any order. New seeds must follow
+    the old ones, since pictures and analyses use the first seed.
 
     Example:
         >>> from fedjax_bal.config import load_config
-        >>> short = load_config(None, ["training.rounds=10", "seeds=[0]"])
-        >>> long = load_config(None, ["training.rounds=20", "seeds=[0, 1]"])
+        >>> short = load_config(None, ["rounds=10", "seeds=[0]", "methods=fedavg"])
+        >>> long = load_config(None, ["rounds=20", "seeds=[0, 1]", "methods=moon,fedavg"])
         >>> continues(long, short), continues(short, long)
         (True, False)
     """
@@ -121,32 +139,35 @@ def continues(config: Config, earlier: Config) -> bool:
         before = getattr(earlier, key)
         if seeds != before and (seeds is None or before is None or seeds[: len(before)] != before):
             return False
-    places = {method.name: place for place, method in enumerate(config.methods)}
-    return all(
-        method.name in places
-        and method_digest(config, places[method.name]) == method_digest(earlier, index)
-        and config.methods[places[method.name]].training.rounds >= method.training.rounds
-        for index, method in enumerate(earlier.methods)
-    )
-
-
-def _digest(sheet: Any) -> str:
-    return hashlib.sha256(dump_yaml(sheet).encode()).hexdigest()
+    places = {method.name: index for index, method in enumerate(config.methods)}
+    for index, before in enumerate(earlier.methods):
+        place = places.get(before.name)
+        if place is None or method_digest(config, place) != method_digest(earlier, index):
+            return False
+        if config.methods[place].training.rounds < before.training.rounds:
+            return False
+    return True
 
 
 def differences(here: Config, asked: Config) -> list[str]:
-    """Lists the keys in which the configuration of a run folder and the requested one differ.
+    """Lists the keys in which the configuration of a run folder and the requested one differ; of methods by name.
 
     Example:
         >>> from fedjax_bal.config import load_config
         >>> differences(load_config(None, ["training.rounds=40"]), load_config(None, ["training.rounds=60"]))
         ['training.rounds: 40 here, 60 asked for']
     """
-    ours, theirs = (config_leaves(config.model_copy(update={"files": {}})) for config in (here, asked))
+    ours, theirs = ({**resolved_sheet(config), "files": None} for config in (here, asked))
+    for sheet in (ours, theirs):
+        sheet["methods"] = {entry["name"]: entry for entry in sheet["methods"]}
+    for name in theirs["methods"].keys() - ours["methods"].keys():
+        del theirs["methods"][name]  # a method that is added isn't in the way
+    ours, theirs = leaves(ours), leaves(theirs)
+    shown = lambda sheet, path: received_value(sheet[path]) if path in sheet else "absent"
     return [
-        f"{path}: {ours.get(path, 'absent')} here, {theirs.get(path, 'absent')} asked for"
+        f"{path}: {shown(ours, path)} here, {shown(theirs, path)} asked for"
         for path in dict.fromkeys([*ours, *theirs])
-        if ours.get(path) != theirs.get(path)
+        if shown(ours, path) != shown(theirs, path)
     ]
 
 
@@ -179,24 +200,19 @@ def _counted(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def paper_setting(paper: Config, config: Config) -> dict[str, Any]:
     """Returns the values of a paper's configuration that a configuration derived from it changes."""
-    noted = paper.paper.setting if paper.paper else {}
+    theirs = setting_leaves(_plain_config(paper))
     ours = setting_leaves(_plain_config(config))
+    noted = paper.paper.setting if paper.paper else {}  # of a run folder's file, which may have changed some already
 
-    # A value that the paper's configuration notes for a key also holds for the methods that don't override the key.
-    leaves_of_paper = setting_leaves(_plain_config(paper))
-    theirs = dict(leaves_of_paper)
-    for key, value in leaves_of_paper.items():
+    changed = {}
+    for key, value in {**theirs, **noted}.items():
         shared = key.rpartition(": ")[2]
-        if leaves_of_paper.get(shared) == value and shared in noted:
-            theirs[key] = noted[shared]
-    theirs |= noted
-
-    # A key that only one of them has is skipped: it belongs to a choice, such as a network's name, that both have.
-    changed = {key: value for key, value in theirs.items() if key in ours and ours[key] != value}
-    for key in list(changed):
-        shared = key.rpartition(": ")[2]
-        if shared != key and shared in changed and ours[shared] == ours[key]:  # already listed for all methods
-            del changed[key]
+        # A key that only one of them has belongs to a choice, such as a network's name, that both have; and a value
+        # that a method shares with all others is listed once.
+        if key not in ours or ours[key] == value:
+            continue
+        if shared == key or any(tree.get(key) != tree.get(shared) for tree in (theirs, ours)):
+            changed[key] = value
     return changed
 
 
@@ -216,7 +232,7 @@ def _plain_config(config: Config) -> dict[str, Any]:
     sheet = {key: sheet[key] for key in order if sheet[key] or key not in _SELDOM}
     methods = []
     for method in config.methods:
-        items = [{"name": spec.name, **to_plain(spec.hyperparameters)} for spec in method.recipes]
+        items = [to_plain(spec) for spec in method.recipes]
         alone = {"recipe": items[0].pop("name"), **items[0]} if len(items) == 1 else {"recipe": items}
         label = {"label": method.label} if method.label else {}
         methods.append({"name": method.name, **label, **alone, **to_plain(method.overrides)})
@@ -234,15 +250,18 @@ def leaves(value: Any, path: tuple[str | int, ...] = ()) -> dict[str, Any]:
 
 def used_plugins(config: Config) -> dict[str, str]:
     """Returns the digests of the plug-ins that a configuration uses, and of those with metrics, by name."""
-    used: set[Any] = {*METRICS.plugins()}
-    for method in config.methods if PLUGINS else ():
-        recipes: Any = MethodConfig.choices()
-        used |= {recipes.plugin(recipe.name) for recipe in method.recipes}
-        used |= {ANALYSES.plugin(name) for name in method.evaluation.analyses}
-        for section in (method.dataset, method.partition, method.model, method.selection):
-            registry: Any = section.choices()
-            used.add(registry.plugin(getattr(section, str(section.choice))))
-    return {plugin.name: plugin.digest for plugin in sorted(used - {None})}
+    used = METRICS.plugins().union(*map(_plugins_of, config.methods))
+    return {plugin.name: plugin.digest for plugin in sorted(used)}
+
+
+def _plugins_of(method: MethodConfig) -> set[Plugin]:
+    """Returns the plug-ins of a method's recipes, data set, partition, model, selector and analyses."""
+    used = {ANALYSES.plugin(name) for name in method.evaluation.analyses}
+    named = (method.dataset, method.partition, method.model, method.selection, *method.recipes) if PLUGINS else ()
+    for section in named:
+        registry: Any = section.choices()
+        used.add(registry.plugin(getattr(section, str(section.choice))))
+    return {plugin for plugin in used if plugin is not None}
 
 
 def plugin_problems(recorded: Any) -> list[Problem]:

@@ -3,19 +3,29 @@
 import difflib
 import inspect
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from pydantic import TypeAdapter
 
 from fedjax_bal.annotations import describe, parse_argument_docs
-from fedjax_bal.config.changes import SEED_LISTS, completed_path
-from fedjax_bal.config.configuration import MOST_SEEDS, Config
-from fedjax_bal.config.problems import KeyPath, dotted_path, received_value
-from fedjax_bal.config.sections import SYNONYMS, Section, Variant, to_plain
+from fedjax_bal.config.errors import KeyPath, dotted_path, received_value
+from fedjax_bal.config.merge import SEED_LISTS, SYNONYMS, completed_path, section_at
+from fedjax_bal.config.schema import MOST_SEEDS, Config
+from fedjax_bal.config.sections import Section, Variant, to_plain
+from fedjax_bal.validate import suggestion
 
 _BOUNDS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
 _MOST_MEANT = 4
+_OTHER_WORDS = {
+    **dict.fromkeys(("num_clients", "n_clients"), "partition.clients"),
+    **dict.fromkeys(("batch", "bs"), "training.batch_size"),
+    **dict.fromkeys(("num_rounds", "n_rounds"), "training.rounds"),
+    **dict.fromkeys(("dirichlet", "lda"), "partition=dirichlet alpha=0.1"),
+    **dict.fromkeys(("iid", "natural"), "partition=iid or partition=natural"),
+    "plugin": "the option --plugin FILE",
+}
+"""Keys that users try, and no other rule finds -> what they mean."""
 
 
 class KeyReference(NamedTuple):
@@ -103,16 +113,72 @@ def find_keys(key: str) -> list[KeyReference]:
         return known
     matches = [entry for entry in known if f".{entry.path}".endswith(f".{end}")]
     if not matches:
-        # Suggests paths with a similar end, if there are few, and rather those in the section that the key names.
-        ends = {entry.path: entry.path.rpartition(".")[2] for entry in known}
-        near = difflib.get_close_matches(end.rpartition(".")[2].lower(), set(ends.values()), 1)
-        paths = [path for path, name in ends.items() if name in near]
-        within = [path for path in paths if f".{path.rpartition('.')[0]}".endswith(f".{'.'.join(above)}")] or paths
-        near = within if len(within) <= _MOST_MEANT else near
-        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "fedjax-bal config explain all lists them"
+        section = "".join(f"{name}." for name in above)
+        hint = _did_you_mean(_nearest(last, [entry for entry in known if section in entry.path] or known))
+        hint = hint or "fedjax-bal config explain all lists them"
         raise ValueError(f"config explain: {received_value(key)} is not a key; {hint}")
     sections = {match.path for match in matches if any(entry.path.startswith(f"{match.path}.") for entry in known)}
     return [entry for entry in known if entry in matches or entry.path.rpartition(".")[0] in sections]
+
+
+def meant_key(path: KeyPath, data: Any) -> str:
+    """Suggests what an unknown key means if it belongs to another section, or to another choice than the one made.
+
+    Args:
+        path: the unknown key's path.
+        data: the configuration.
+
+    Example:
+        >>> meant_key(("hidden",), {"model": {"name": "tiny_bn"}, "hidden": 5})
+        'model.name tiny_bn has no hidden; model=mlp hidden=5 chooses one that has it;'
+        >>> meant_key(("training", "lr"), {})
+        "did you mean 'optimizer.learning_rate' or 'server_optimizer.learning_rate'?"
+    """
+    *above, key = map(str, path)
+    if not above and key in _OTHER_WORDS:
+        return f"did you mean {_OTHER_WORDS[key]}?"
+    section = section_at(Config, tuple(above))
+    if section is None or suggestion(key, section.model_fields):
+        return ""  # the section suggests its own keys
+    below = "".join(f"{name}." for name in above)
+    inside = [entry for entry in key_references() if entry.path.startswith(below)]
+    near = _nearest(key, [entry for entry in inside if "." in entry.path.removeprefix(below)])
+    if near and near[0].choices and near[0].path.endswith(f".{key}"):
+        return _other_choice(near[0].path, data, _at(data, path))
+    return _did_you_mean(near, below)
+
+
+def _nearest(name: str, entries: Sequence[KeyReference]) -> list[KeyReference]:
+    """Returns the entries of the keys with this name or synonym, or else of those with the nearest one."""
+    by_name: dict[str, list[KeyReference]] = {}
+    for entry in entries:
+        by_name.setdefault(entry.path.rpartition(".")[2], []).append(entry)
+    by_name |= {synonym: by_name[key] for synonym, key in SYNONYMS.items() if key in by_name}
+    near = [name] if name in by_name else difflib.get_close_matches(name.lower(), by_name, 1, 0.75)
+    return by_name[near[0]] if near else []
+
+
+def _did_you_mean(entries: Iterable[KeyReference], below: str = "") -> str:
+    paths = list(dict.fromkeys(repr(entry.path.removeprefix(below)) for entry in entries))
+    return f"did you mean {' or '.join(paths)}?" if 0 < len(paths) <= _MOST_MEANT else ""
+
+
+def _other_choice(path: str, data: Any, value: Any) -> str:
+    """Says which choice would have a parameter, such as partition=dirichlet for alpha."""
+    *above, key = path.split(".")
+    section: Any = section_at(Config, tuple(above))
+    chosen = _at(data, (*above, section.choice))
+    having = [name for name in section.choices() if key in section.parameters_of(name)]
+    default = section.class_for({}).choice_value
+    place = ".".join(above)
+    change = f"{place}={default if default in having else having[0]} {key}={received_value(value)}"
+    return f"{place}.{section.choice} {chosen} has no {key}; {change} chooses one that has it;"
+
+
+def _at(data: Any, path: Iterable[str | int]) -> Any:
+    for key in path:
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
 
 
 def json_schema() -> dict[str, Any]:
