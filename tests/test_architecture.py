@@ -97,5 +97,5 @@ def test_the_files_of_the_lab_import_each_other_without_a_circle():
         within = [line for line in lines if f"{line.module}.".startswith("fedjax_bal.lab.")]
         names = [line.module.split(".")[2:] or [name.name for name in line.names] for line in within]
         graph[file.stem] = {name for some in names for name in some}
-    assert graph["runner"] > {"loop", "recorder"}
+    assert graph["compare"] > {"loop", "run"}
     graphlib.TopologicalSorter(graph).prepare()

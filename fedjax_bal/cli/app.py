@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -75,9 +75,9 @@ def run(
     With several values of a key, such as lr=0.01,0.1, it is a sweep.
     """
     with messages():
-        from fedjax_bal.config import config_of, read_command
+        from fedjax_bal.config import config_of, read_command, with_convolution
         from fedjax_bal.engine.processes import processes as processes_of_run
-        from fedjax_bal.lab import FolderInUseError, RunFolder, open_trackers
+        from fedjax_bal.lab import FolderInUseError, RunFolder, chosen_form, open_trackers
         from fedjax_bal.plugins import TRACKERS, load_plugins
 
         show = Showing(plain, quiet, verbose)
@@ -100,20 +100,25 @@ def run(
             # Which process is the first, and what its run folder holds, is known only after the processes have joined.
             args.split_cpu_for([config], wanted or args.most_devices([config]))
         in_use: dict[Path, str] = {}
-        conflict = lambda path: in_use.get(path, "") or RunFolder(path).conflict(config)
+        choose = lambda path: chosen_form([config], [RunFolder(path)])
+        settle = lambda path: with_convolution(config, choose(path))
+        conflict = lambda path: in_use.get(path, "") or RunFolder(path).conflict(settle(path))
         with joined_processes(place, lambda: shared_facts(config), wanted):
             first = place is None or processes_of_run().first
             while True:
                 folder = out or next_folder(config.name, "configuration", conflict, shown=first)
+                form = processes_of_run().from_first(lambda path=folder: choose(path))
+                settled = with_convolution(config, form)
+                execution = RunFolder(folder).read_execution() if first and not fresh else None
                 if place is None:
-                    args.split_cpu_for([config], wanted or (None if fresh else RunFolder(folder).read_devices()))
+                    args.split_cpu_for([settled], wanted or (execution and execution.devices))
                 if dry_run:
-                    describe_run(config, folder, data_dir, wanted, fresh=fresh)
+                    describe_run(settled, folder, data_dir, wanted, execution, fresh=fresh)
                     return
                 trackers = open_trackers(track or () if first else (), folder)
                 shared = wanted if place is None else "auto"
                 try:
-                    run_command(config, folder, data_dir, shared, trackers, fresh=fresh, show=show)
+                    run_command(settled, folder, data_dir, shared, trackers, execution, fresh=fresh, show=show)
                     return
                 except FolderInUseError as error:  # another process claimed it first
                     if out or place or not error.another:
@@ -169,7 +174,7 @@ def sweep(
 ) -> None:
     """Run a grid of configurations. Run it again, or with more values, rounds or seeds, to resume or extend it."""
     with messages():
-        from fedjax_bal.lab import SweepFolder, load_sweep
+        from fedjax_bal.lab import SweepFolder, load_sweep, with_chosen_forms
 
         if distributed:
             raise ValueError(SWEEP_ALONE)
@@ -177,13 +182,15 @@ def sweep(
         args.check_engine(engine, address)
         show = Showing(plain, quiet, verbose)
         plan = load_sweep(file, overrides)
-        conflict = lambda path: SweepFolder(path).conflict(plan.text, plan.configs)
+        chosen = lambda folder: with_chosen_forms(plan, folder).configs
+        conflict = lambda path: SweepFolder(path).conflict(plan.text, chosen(SweepFolder(path)))
         folder = out or next_folder(plan.name, "sweep", conflict)
         wanted = args.parse_devices(devices)
-        args.split_cpu_for([point.config for point in plan.points], wanted or SweepFolder(folder).read_devices())
+        initial = SweepFolder(folder).read_devices()
+        args.split_cpu_for([point.config for point in plan.points], wanted or initial)
         files = SweepFolder(folder, args.parse_part(part))
-        where = {"engine": engine, "address": address}
-        sweep_command(plan, files, data_dir, wanted, together, dry_run=dry_run, show=show, **where)
+        options: Any = {"engine": engine, "address": address, "initial_devices": initial}
+        sweep_command(plan, files, data_dir, wanted, together, dry_run=dry_run, show=show, **options)
 
 
 @app.command(cls=args.CommandWithChanges)

@@ -1,7 +1,7 @@
 """Implements `fedjax-bal run` and `fedjax-bal sweep`: training, and the tables and pages of results."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,33 @@ def build_page(path: Path) -> Path:
         return build_sweep(path) if SweepFolder(path).exists() else build(path)
 
 
-def describe_run(config: Any, path: Path, data_dir: Path | None, devices: str | int | None, *, fresh: bool) -> None:
-    """Describes what `run_command` would do."""
-    from fedjax_bal.lab import Progress, RunFolder, dry_run
+def describe(sweep: Any, folders: Any, inputs: Any, together: int | None, place: str) -> None:
+    """Describes what a run or sweep has left to do, and where it would write its results."""
+    from fedjax_bal.lab import dry_run
 
-    display = Progress(Output(), plain=True)
+    console = Output()
     keep_compiled_programs()
-    for line in dry_run(config, RunFolder(path), data_dir, devices, fresh=fresh):
-        display.note(line)
+    for line in dry_run(sweep, folders, inputs, together):
+        console.say(line)
+    console.say(place)
+
+
+def describe_run(config: Any, path: Path, data_dir: Path | None, devices: Any, execution: Any, *, fresh: bool) -> None:
+    """Describes what `run_command` would do."""
+    from fedjax_bal.lab import Point, RunFolder, SharedInputs, Sweep, writing
+
+    folder = RunFolder(path)
+    with writing(path):  # reports a folder that couldn't be written
+        folder.check_owner(config)
+    inputs = SharedInputs(data_dir, devices, execution and execution.devices, plan=True)
+    point = Point("", {}, config)
+    describe(
+        Sweep(config.name, (), (point,), ""),
+        {point.label: None if fresh else folder},
+        inputs,
+        1,
+        f"  would {'be written to' if not folder.exists() else 'start over in' if fresh else 'resume in'} {path}",
+    )
 
 
 def run_command(
@@ -54,11 +73,14 @@ def run_command(
     data_dir: Path | None,
     devices: str | int | None,
     trackers: Any,
+    execution: Any,
     *,
     fresh: bool,
     show: Showing,
 ) -> None:
     """Starts or resumes a comparison, and shows its results; `fresh` starts over, regardless of the folder's content.
+
+    `execution` is the `RecordedExecution` of the folder's sessions so far; None before the first.
 
     Raises:
         typer.Exit: the user stopped the command, or a run diverged.
@@ -73,7 +95,8 @@ def run_command(
         display = Progress(console, plain=show.plain)
         compiled = count_compiled_programs()
         keep_compiled_programs(display.note)
-        options: Any = {"data_dir": data_dir, "devices": devices, "fresh": fresh, "verbose": show.verbose}
+        options: Any = {"data_dir": data_dir, "devices": devices, "execution": execution}
+        options |= {"fresh": fresh, "verbose": show.verbose}
         try:
             with (
                 contextlib.closing(Trackers(trackers, config, display.note)) as tracking,
@@ -117,6 +140,7 @@ def sweep_command(
     devices: str | int | None,
     together: int | None,
     *,
+    initial_devices: int | None,
     dry_run: bool,
     show: Showing,
     engine: str = "local",
@@ -124,58 +148,88 @@ def sweep_command(
 ) -> None:
     """Starts or resumes a sweep, or one part of it, in a `SweepFolder`, and shows its results.
 
-    `engine` is the backend, "local" for this process or "ray" for a cluster with the given `address`. `together` is the
-    maximum number of runs per batch; None for as many as fit into memory.
+    `engine` is "local" for this process or "ray" for a cluster with the given `address`. `together` is the maximum
+    number of runs per batch; None for as many as fit into memory.
 
     Raises:
         typer.Exit: the user stopped the command, or some runs have no result.
     """
-    compiled = count_compiled_programs()
-    place = data_dir and str(data_dir.absolute())
-    if engine == "ray":
-        devices = _devices_per_batch(plan, devices or folder.read_devices())
-    with (
-        contextlib.nullcontext() if dry_run else folder.claimed(),
-        _backend(engine, address, devices, place) as backend,
-        interruptible() as asked,
-    ):
-        console = Output() if dry_run else show.progress()
-        keep_compiled_programs(console.say)
-        from fedjax_bal.lab import Progress, run_sweep
+    from fedjax_bal.lab import Progress, SharedInputs, run_sweep, with_chosen_forms
 
-        display = Progress(console, plain=show.plain)
-        options: Any = {"data_dir": place, "devices": devices, "most": together, "verbose": show.verbose}
-        rows, stopped = run_sweep(plan, folder, display, dry_run=dry_run, should_stop=asked, backend=backend, **options)
+    if dry_run:
+        part = with_chosen_forms(plan, folder).part(folder.part)
+        folder.check_owner(plan.text, part.configs)
+        inputs = SharedInputs(data_dir, devices, initial_devices, plan=True)
+        points = {point.label: folder.point(point.label) for point in part.points}
+        place = f"  would {'resume in' if folder.exists() else 'be written to'} {folder.path}"
+        describe(part, points, inputs, together, place)
+        return
+
+    compiled = count_compiled_programs()
+    console = show.progress()
+    failures = []
+    stopped = False
+    with interruptible() as asked:
+        if engine == "ray":
+            failures, stopped = _train_on_ray(plan, folder, data_dir, devices, together, address, asked)
+        if not stopped:
+            with folder.claimed():
+                keep_compiled_programs(console.say)
+                rows, stopped = run_sweep(
+                    with_chosen_forms(plan, folder),
+                    folder,
+                    Progress(console, plain=show.plain),
+                    data_dir=data_dir and str(data_dir.absolute()),
+                    devices=devices,
+                    should_stop=asked,
+                    most=together,
+                    initial_devices=initial_devices,
+                    verbose=show.verbose,
+                    only_table=engine == "ray",
+                )
         if show.verbose:
             console.say(compiled())
     if stopped:
         _say_stopped(folder.path)
         raise typer.Exit(INTERRUPTED)
-    if not dry_run:
-        _conclude_sweep(folder, rows, Output())
+    _conclude_sweep(folder, rows, Output())
+    if failures:
+        fail("some parts have failed; the same command resumes them:\n  " + "\n  ".join(failures), 1)
 
 
-def _devices_per_batch(plan: Any, devices: str | int | None) -> int:
-    """Returns the number of devices that each worker of a cluster needs on its machine."""
+def _train_on_ray(
+    plan: Any,
+    folder: Any,
+    data_dir: Path | None,
+    devices: str | int | None,
+    together: int | None,
+    address: str | None,
+    should_stop: Callable[[], bool],
+) -> tuple[list[str], bool]:
+    """Trains the parts of a sweep on a cluster; returns why some have failed, and whether the user has stopped it."""
+    from fedjax_bal.cli.ray import train_on_ray
+    from fedjax_bal.lab import with_chosen_forms
+    from fedjax_bal.plugins import loaded_plugins
+
     if isinstance(devices, str):
-        raise ValueError("--devices: received all, but with --engine ray every batch asks for its own: give a number")
-    return devices or most_devices([point.config for point in plan.points])
-
-
-@contextlib.contextmanager
-def _backend(name: str, address: str | None, devices: Any, data_dir: str | None) -> Iterator[Any]:
-    if name == "local":
-        yield None
-        return
-    import jax
-
-    from fedjax_bal.lab import connected
-
-    with connected(address) as ray:
-        jax.config.update("jax_platforms", "cpu")  # leaves this machine's GPUs to the workers
-        from fedjax_bal.lab import RayBackend
-
-        yield RayBackend(ray, devices, data_dir)
+        raise ValueError("--devices: received all, but with --engine ray each part has its own: give a number")
+    with folder.claimed():
+        folder.check_owner(plan.text, with_chosen_forms(plan, folder).configs)
+        folder.begin(plan.text, plan.configs)
+    options = [text for plugin in loaded_plugins() for text in ("--plugin", plugin)]
+    options += ["--data-dir", str(data_dir.absolute())] if data_dir else []
+    options += ["--together", str(together)] if together else []
+    needed: int = devices or folder.read_devices() or most_devices([point.config for point in plan.points])
+    sheet = folder.path.absolute() / folder.marker
+    return train_on_ray(
+        options,
+        sheet,
+        len(plan.points),
+        address=address,
+        devices=needed,
+        note=Output().say,
+        should_stop=should_stop,
+    )
 
 
 def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Output) -> None:

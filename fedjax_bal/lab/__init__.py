@@ -9,23 +9,22 @@ from fedjax_bal.lab.errors import FolderError, FolderInUseError, writing
 from fedjax_bal.lab.folder import RunFolder, choose_folder
 from fedjax_bal.lab.schema import RunClients, RunRecord
 from fedjax_bal.lab.sweep_folder import SweepFolder
-from fedjax_bal.lab.sweep_plan import load_sweep, shortest_ends
+from fedjax_bal.lab.sweep_plan import Point, Sweep, load_sweep, shortest_ends
 from fedjax_bal.lab.training_line import training_line
 
 if TYPE_CHECKING:
+    from fedjax_bal.lab.compare import MemoryFolder, chosen_form, run_comparison
     from fedjax_bal.lab.display import Progress
     from fedjax_bal.lab.environment import device_name, numeric_settings, versions
     from fedjax_bal.lab.exports import export_model, load_weights
     from fedjax_bal.lab.loaded_run import LoadedRun, LoadedSweep, load_run
+    from fedjax_bal.lab.loop import Stopped
     from fedjax_bal.lab.outline import dry_run
-    from fedjax_bal.lab.ray_cluster import RayBackend, connected
-    from fedjax_bal.lab.runner import run_comparison
     from fedjax_bal.lab.setup import SharedInputs, set_up
     from fedjax_bal.lab.splits import split_rows
     from fedjax_bal.lab.summary import Cost
-    from fedjax_bal.lab.sweep import run_sweep
+    from fedjax_bal.lab.sweep import run_sweep, with_chosen_forms
     from fedjax_bal.lab.trackers import TRACKERS, Trackers, open_trackers
-    from fedjax_bal.lab.training import Stopped
 
 # Imported on first use, because they need jax, which reports do without.
 _LATE = {
@@ -34,14 +33,13 @@ _LATE = {
     "exports": ("export_model", "load_weights"),
     "loaded_run": ("LoadedRun", "LoadedSweep", "load_run"),
     "outline": ("dry_run",),
-    "ray_cluster": ("RayBackend", "connected"),
-    "runner": ("run_comparison",),
+    "compare": ("MemoryFolder", "chosen_form", "run_comparison"),
+    "loop": ("Stopped",),
     "setup": ("SharedInputs", "set_up"),
     "splits": ("split_rows",),
     "summary": ("Cost",),
-    "sweep": ("run_sweep",),
+    "sweep": ("run_sweep", "with_chosen_forms"),
     "trackers": ("TRACKERS", "Trackers", "open_trackers"),
-    "training": ("Stopped",),
 }
 
 

@@ -16,7 +16,6 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedjax_bal.config import Config, comparison_digest, method_digest
 from fedjax_bal.files import open_file, replacing
 from fedjax_bal.lab.errors import FolderError, disk_error
 
@@ -109,12 +108,6 @@ def fit(arrays: Mapping[str, np.ndarray], template: Any) -> Any:
         if saved != needed:
             raise StateError(f"{name} is {saved}, this program needs {needed}")
     return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted])
-
-
-def owner(config: Config, method: int, seed: int) -> np.ndarray:
-    """Identifies the run of a checkpoint: a hash of its comparison, its method, and its seed."""
-    identity = f"{comparison_digest(config)} {method_digest(config, method)} {seed}"
-    return np.frombuffer(hashlib.sha256(identity.encode()).digest(), np.uint8)
 
 
 def round_of(file: Path) -> int:

@@ -17,7 +17,6 @@ import numpy as np
 
 from fedjax_bal.analyses import ANALYSES, Findings
 from fedjax_bal.config import (
-    AUTO,
     AUTO_FORMS,
     Config,
     ConfigError,
@@ -26,7 +25,6 @@ from fedjax_bal.config import (
     load_config,
     resolved_yaml,
     run_digest,
-    with_convolution,
 )
 from fedjax_bal.files import open_to_append, own_folder, parse_json
 from fedjax_bal.lab import checkpoint
@@ -76,12 +74,10 @@ class RecordedExecution(NamedTuple):
     Attributes:
         devices: number of devices that share the work.
         settings: jax's settings that affect random numbers and rounding, by name.
-        instructions: the CPU's vector instructions, which affect rounding; empty for other devices.
     """
 
     devices: int
     settings: Mapping[str, str]
-    instructions: str = ""
 
 
 def run_name(method: str, seed: int) -> str:
@@ -153,7 +149,6 @@ class RunFolder(OutputFolder):
                 text = self._read(_CONFIG).decode()
             except (FileNotFoundError, NotADirectoryError):
                 return ""
-            config = with_convolution(config, self.initial_form(config) or AUTO)
             if resolved_yaml(config) == text:  # parsing is slow in a large sweep
                 return ""
             try:
@@ -175,8 +170,8 @@ class RunFolder(OutputFolder):
         differing = differences(here, config)
         return "\n  ".join(differing[:8] + ["..."] * (len(differing) > 8))
 
-    def initial_form(self, config: Config) -> str | None:
-        """Returns the form of convolution that replaces "auto", as in the folder's first session; None if it's free."""
+    def initial_form(self) -> str | None:
+        """Returns the form of convolution that replaced "auto" in the folder's first session; None if it's free."""
         if not self.first or not self.exists():
             return None
         sheet, _ = self.read_sheet()

@@ -23,9 +23,9 @@ from fedjax_bal.lab.errors import FolderError
 from fedjax_bal.lab.exports import Inputs, inputs_of, logits_of, write_export
 from fedjax_bal.lab.folder import RunFolder, run_name
 from fedjax_bal.lab.model_files import MODEL_FORMATS
-from fedjax_bal.lab.recorder import load_newest, load_variables
+from fedjax_bal.lab.run import load_variables, runs_of
 from fedjax_bal.lab.schema import RunClients, RunId
-from fedjax_bal.lab.setup import Comparison, SharedInputs, network, set_up_to_read, to_read
+from fedjax_bal.lab.setup import Setup, SharedInputs, network, set_up, to_read
 from fedjax_bal.lab.splits import name_inputs
 from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.parts import changes_for_evaluation
@@ -190,19 +190,19 @@ class LoadedRun:
     @functools.cached_property
     def class_names(self) -> tuple[str, ...]:
         """C names of the classes, in the order of the predicted numbers."""
-        return tuple(self._folder.read_summary().get("class_names") or self._comparison.dataset.class_names)
+        return tuple(self._folder.read_summary().get("class_names") or self._setup.dataset.class_names)
 
     @property
     def input_names(self) -> tuple[str, ...] | None:
         """F names of the columns that the first method was trained on, in this order; None for other inputs."""
         known = self._network(0)
-        return (inputs_of(self._comparison.simulations[0].federation) if known is None else known[1]).names
+        return (inputs_of(self._setup.simulations[0].federation) if known is None else known[1]).names
 
     @property
     def model(self) -> Model:
         """The network, including the first method's additions."""
         known = self._network(0)
-        return self._comparison.simulations[0].setting.model if known is None else known[0]
+        return self._setup.simulations[0].setting.model if known is None else known[0]
 
     def variables(self, method: str | None = None, seed: int | None = None) -> Variables:
         """Returns the global model of the last saved round, as evaluated on the test set, as NumPy arrays.
@@ -285,31 +285,30 @@ class LoadedRun:
         seed = self.seeds[0] if seed is None else seed
         if seed not in self.seeds:
             raise ValueError(f"seed: received {seed!r}; allowed: {', '.join(map(str, self.seeds))}")
-        run = RunId(index, seed)
         known = self._network(index)
         if known is None or changes_for_evaluation(self.config.methods[index].recipe.parts):
-            return self._rebuilt(run)
+            return self._rebuilt(index, seed)
         model, inputs = known
         shapes = jax.eval_shape(model.init, jax.random.key(0))
-        saved = load_variables(self._folder, self.config, run, shapes, self._note)
+        saved = load_variables(self._folder, self.config, index, seed, shapes, self._note)
         if saved is None:
-            raise self._untrained(run)
+            raise self._untrained(self.methods[index], seed)
         rounds, variables = saved
         return TrainedModel(index, seed, rounds, model, variables, inputs)
 
-    def _rebuilt(self, run: RunId) -> TrainedModel:
+    def _rebuilt(self, index: int, seed: int) -> TrainedModel:
         """Returns a model that is evaluated differently from how it is trained, from the data and its whole state."""
-        saved = load_newest(self._folder, self._comparison, run, self._note)
+        runs = {run.id: run for run in runs_of(self.config, self._setup, self._folder, self._note)}
+        run = runs[RunId(self.methods[index], seed)]
+        saved = run.load_checkpoint()
         if saved is None:
-            raise self._untrained(run)
-        simulation = self._comparison.simulation(run)
-        variables = fetch(simulation.tested_model(run.seed, saved.snapshot))
-        inputs = inputs_of(simulation.federation)
-        return TrainedModel(*run, saved.snapshot.round, simulation.setting.model, variables, inputs)
+            raise self._untrained(*run.id)
+        variables = fetch(run.simulation.tested_model(seed, saved.snapshot))
+        inputs = inputs_of(run.simulation.federation)
+        return TrainedModel(index, seed, saved.snapshot.round, run.simulation.setting.model, variables, inputs)
 
-    def _untrained(self, run: RunId) -> FolderError:
-        name = f"{self.methods[run.method]}, seed {run.seed}"
-        return FolderError(f"{self._folder.path}: has no checkpoint of {name}: train it first")
+    def _untrained(self, method: str, seed: int) -> FolderError:
+        return FolderError(f"{self._folder.path}: has no checkpoint of {method}, seed {seed}: train it first")
 
     def _network(self, index: int) -> tuple[Model, Inputs] | None:
         """Returns a method's network and its inputs from the folder alone; None without a summary."""
@@ -328,8 +327,8 @@ class LoadedRun:
         return self._networks[index]
 
     @functools.cached_property
-    def _comparison(self) -> Comparison:
-        return set_up_to_read(self.config, SharedInputs(self._data_dir, devices=1))
+    def _setup(self) -> Setup:
+        return set_up(to_read(self.config), SharedInputs(self._data_dir, devices=1))
 
     def _about(self, trained: TrainedModel) -> dict[str, Any]:
         method = self.config.methods[trained.method]

@@ -5,48 +5,44 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal.analyses import ANALYSES
-from fedjax_bal.engine.host import FineTuner, Snapshot, generated_images
+from fedjax_bal.engine.host import FineTuner, Simulation, Snapshot, generated_images
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab.folder import PERSONALISED
 from fedjax_bal.lab.loop import Callback
-from fedjax_bal.lab.recorder import Recorder
-from fedjax_bal.lab.schema import RunId
+from fedjax_bal.lab.run import Run
 from fedjax_bal.metrics import across_clients, listed_clients
 from fedjax_bal.types import Federation
 
 
 class PostTraining(Callback):
-    """Does what the configuration asks for after training, once for each run, and saves it in the run folder."""
+    """Does what a configuration asks for after training, once per run, and saves the results in the run folder."""
 
     def __init__(self) -> None:
         self.tuners: dict[int, FineTuner] = {}  # by the identity of the simulation
 
-    def saving(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
-        """Saves a method's generated images, next to real ones, at a checkpoint."""
-        simulation = recorder.comparison.simulation(run)
+    def saving(self, run: Run, simulation: Simulation, snapshot: Snapshot) -> None:
+        """Saves images that the model generates at a checkpoint, together with real ones."""
         generated = generated_images(simulation, snapshot)
         if generated is not None:
             real = some_of_each_class(simulation.federation, *generated.shape[:2])
-            recorder.folder.write_pictures(*recorder.states[run].key, {"real": real, "generated": generated})
+            run.folder.write_pictures(*run.id, {"real": real, "generated": generated})
 
-    def ended(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
+    def ended(self, run: Run, simulation: Simulation, snapshot: Snapshot) -> None:
         """Does what is missing for a run: a kill may have come in between."""
+        if run.settings is None:
+            return
         # Only the first process reads files, but all processes must take the same branch.
         is_done = lambda saved: processes().any(saved is not None)
-        folder = recorder.folder
-        key = recorder.states[run].key
-        title = recorder.states[run].title
-        evaluation = recorder.comparison.methods[run.method].evaluation
-        simulation = recorder.comparison.simulation(run)
-        for name, options in evaluation.analyses.items() if run.seed == recorder.config.seeds[0] else ():
-            if not is_done(folder.read_findings(name, *key)):
-                recorder.note(f"{title}: running the analysis {name}")
-                folder.write_findings(name, *key, ANALYSES[name](**options).examine(simulation, snapshot))
+        evaluation = run.settings.evaluation
+        for name, options in evaluation.analyses.items() if run.of_first_seed else ():
+            if not is_done(run.folder.read_findings(name, *run.id)):
+                run.note(f"{run.title}: running the analysis {name}")
+                run.folder.write_findings(name, *run.id, ANALYSES[name](**options).examine(simulation, snapshot))
         epochs = evaluation.personalised
-        if epochs is not None and not is_done(folder.read_analysis(PERSONALISED, *key)):
-            recorder.note(f"{title}: fine-tuning the final model on each client")
+        if epochs is not None and not is_done(run.folder.read_analysis(PERSONALISED, *run.id)):
+            run.note(f"{run.title}: fine-tuning the final model on each client")
             tuner = self.tuners.setdefault(id(simulation), FineTuner(simulation, epochs))
-            accuracies, diverged = tuner.run(run.seed, snapshot)
+            accuracies, diverged = tuner.run(run.id.seed, snapshot)
             figures: dict[str, Any] = {
                 "epochs": epochs,
                 "clients": int(np.count_nonzero(~np.isnan(accuracies))),
@@ -54,7 +50,7 @@ class PostTraining(Callback):
                 **across_clients("personalised_accuracy", accuracies),
                 "accuracies": listed_clients(accuracies),
             }
-            folder.write_analysis(PERSONALISED, *key, figures)
+            run.folder.write_analysis(PERSONALISED, *run.id, figures)
 
 
 def some_of_each_class(federation: Federation, classes: int, count: int) -> np.ndarray:

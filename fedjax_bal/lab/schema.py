@@ -64,7 +64,7 @@ class Command(TypedDict):
 class RunId(NamedTuple):
     """Identifies a run of a comparison."""
 
-    method: int  # its position in the configuration
+    method: str
     seed: int
 
 

@@ -16,7 +16,6 @@ from fedjax_bal.config import Config, MethodConfig, ModelSection, received_value
 from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build_simulation, device_count, divide, replicate
 from fedjax_bal.lab.exports import load_weights
-from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.splits import RowsUsed, SetupError, prefix_errors, rows_used, split_rows
 from fedjax_bal.models import automatic
 from fedjax_bal.optim import optimizer
@@ -29,8 +28,8 @@ _MOST_LINES = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
-    """All methods of a configuration, ready to run; tuples have one entry per method.
+class Setup:
+    """The simulations of a configuration on their data; tuples have one entry per method.
 
     If each seed has its own partition, the fields belong to the first seed, and `others` has the other seeds.
     """
@@ -41,15 +40,11 @@ class Comparison:
     dataset: Dataset  # of the first method
     rows_used: tuple[RowsUsed, ...]  # describes the rows and clients used for training
     fingerprints: tuple[np.ndarray, ...]  # see `SharedInputs.fingerprint`
-    others: Mapping[int, "Comparison"] = dataclasses.field(default_factory=dict)  # by seed
+    others: Mapping[int, "Setup"] = dataclasses.field(default_factory=dict)  # by seed
 
-    def simulation(self, run: RunId) -> Simulation:
-        """Returns the simulation of a run, given by method number and seed."""
-        return self.others.get(run.seed, self).simulations[run.method]
-
-    def fingerprint(self, run: RunId) -> np.ndarray:
-        """Returns the fingerprint of a run's data."""
-        return self.others.get(run.seed, self).fingerprints[run.method]
+    def of(self, seed: int) -> "Setup":
+        """Returns the simulations of a seed."""
+        return self.others.get(seed, self)
 
 
 class SharedInputs:
@@ -232,6 +227,8 @@ def network(section: ModelSection, classes: int, shape: Sequence[int]) -> Model:
     """Builds the network of a configuration, with weights that are drawn."""
     options = {"convolution": section.convolution, **section.parameters}
     with prefix_errors("model"):
+        if section.convolution == "builtin" and models.convolves(section.name):
+            automatic.check_builtin()  # before anything is written; tracing would find it, too
         return models.build(section.name, classes, tuple(shape), **options)
 
 
@@ -241,7 +238,7 @@ def _sections(config: MethodConfig) -> tuple[Any, ...]:
     return config.dataset, config.partition, config.auxiliary, *held
 
 
-def set_up(config: Config, inputs: SharedInputs | None = None) -> Comparison:
+def set_up(config: Config, inputs: SharedInputs | None = None) -> Setup:
     """Loads the data, partitions it and builds a simulation for every method; compiles nothing.
 
     Raises:
@@ -253,20 +250,12 @@ def set_up(config: Config, inputs: SharedInputs | None = None) -> Comparison:
     return dataclasses.replace(first, others=dict(zip(distinct[1:], others, strict=True)))
 
 
-def set_up_to_read(config: Config, inputs: SharedInputs) -> Comparison:
-    """Same as `set_up`, but a machine without "builtin" convolutions uses "fast" ones in their place.
-
-    The two forms differ in rounding, so such runs can be read but must not resume.
-    """
-    return dataclasses.replace(set_up(to_read(config), inputs), config=config)
-
-
 def to_read(config: Config) -> Config:
-    """Replaces "builtin" convolutions by "fast" ones on a machine without them."""
+    """Replaces "builtin" convolutions by "fast" ones on a machine that lacks them, for reading trained models."""
     return config if automatic.choice()[0] == "builtin" else with_convolution(config, "fast", of="builtin")
 
 
-def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Comparison:
+def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Setup:
     methods = tuple(config.with_partition_of(seed, method) for method in config.methods)
     _check_classes(methods, inputs)
     simulations = tuple(_simulation(inputs, index, method) for index, method in enumerate(methods))
@@ -281,7 +270,7 @@ def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Compari
                 FineTuner(simulation, method.evaluation.personalised)
     fingerprints = tuple(inputs.fingerprint(method) for method in methods)
     used = tuple(inputs.rows_used(method) for method in methods)
-    return Comparison(config, methods, simulations, inputs.dataset(methods[0]), used, fingerprints)
+    return Setup(config, methods, simulations, inputs.dataset(methods[0]), used, fingerprints)
 
 
 def _check_classes(methods: Sequence[MethodConfig], inputs: SharedInputs) -> None:

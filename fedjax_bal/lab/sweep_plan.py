@@ -187,6 +187,23 @@ class Sweep(NamedTuple):
         """The configurations of the points, by label."""
         return {point.label: point.config for point in self.points}
 
+    @property
+    def runs(self) -> int:
+        """The number of runs."""
+        return sum(len(point.config.methods) * len(point.config.seeds) for point in self.points)
+
+    @property
+    def values(self) -> dict[str, list[Any]]:
+        """The values of the points, by swept key."""
+        values: dict[str, list[Any]] = {}
+        for key, value in (item for point in self.points for item in point.values.items()):
+            values.setdefault(key, []).extend([value] if value not in values.get(key, ()) else [])
+        return values
+
+    def part(self, part: tuple[int, int] | None) -> "Sweep":
+        """Returns every n-th point from the i-th on, for a part (i, n); all points for None."""
+        return self if part is None else self._replace(points=self.points[part[0] - 1 :: part[1]])
+
 
 def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = ()) -> Sweep:
     """Reads and checks a sweep: the axes of a configuration, and of the command line.

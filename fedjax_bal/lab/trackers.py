@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fedjax_bal.config import Config, to_plain
 from fedjax_bal.lab.loop import Callback
-from fedjax_bal.lab.recorder import Recorder
+from fedjax_bal.lab.run import Run
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.registry import Registry
 from fedjax_bal.validate import is_number, one_of
@@ -65,12 +65,12 @@ class Tracker(Protocol):
         ...
 
 
-def tracked_runs(config: Config) -> dict[tuple[int, int], TrackedRun]:
-    """Lists all runs of a comparison, by the method's position and the seed.
+def tracked_runs(config: Config) -> dict[RunId, TrackedRun]:
+    """Lists all runs of a comparison.
 
     Example:
         >>> from fedjax_bal.config import load_config
-        >>> run = tracked_runs(load_config(None))[0, 2]
+        >>> run = tracked_runs(load_config(None))["fedavg", 2]
         >>> run.method, run.key, run.place, run.config["training"]["rounds"]
         ('fedavg', '0-2', 'fedavg/seed2', 50)
     """
@@ -80,7 +80,9 @@ def tracked_runs(config: Config) -> dict[tuple[int, int], TrackedRun]:
         for seed in config.seeds:
             settings = to_plain(config.with_partition_of(seed, method))
             key = f"{index}-{seed}"
-            runs[index, seed] = TrackedRun(config.name, method.name, seed, key, f"{folder}/seed{seed}", settings)
+            runs[RunId(method.name, seed)] = TrackedRun(
+                config.name, method.name, seed, key, f"{folder}/seed{seed}", settings
+            )
     return runs
 
 
@@ -144,10 +146,10 @@ class Trackers(Callback):
         ...     def hint(self): return "look above"
         >>> from fedjax_bal.config import load_config
         >>> trackers = Trackers([Printed()], load_config(None), print)
-        >>> trackers.follow(0, 1, [{"round": 1}, {"round": 2}], finished=False)
+        >>> trackers.follow("fedavg", 1, [{"round": 1}, {"round": 2}], finished=False)
         begin fedavg/seed1
         [1, 2]
-        >>> trackers.follow(0, 1, [{"round": 1}, {"round": 2}, {"round": 3}], finished=True)
+        >>> trackers.follow("fedavg", 1, [{"round": 1}, {"round": 2}, {"round": 3}], finished=True)
         [3]
         finish
         >>> trackers.close()
@@ -161,14 +163,14 @@ class Trackers(Callback):
         self._open: dict[tuple[str, str], int] = {}  # number of lines of each open run that a tracker has received
         self._followed = False
 
-    def recorded(self, recorder: Recorder, run: RunId, clients_per_s: float) -> None:
+    def recorded(self, run: Run, clients_per_s: float) -> None:
         """Sends the run's new lines."""
-        self.follow(*run, recorder.states[run].lines, finished=recorder.is_over(run))
+        self.follow(*run.id, run.lines, finished=run.is_over)
 
-    def follow(self, method: int, seed: int, lines: Lines, *, finished: bool) -> None:
-        """Updates all trackers with all lines so far of a run, given by the method's position and the seed."""
+    def follow(self, method: str, seed: int, lines: Lines, *, finished: bool) -> None:
+        """Updates all trackers with all lines so far of a run."""
         self._followed = True
-        run = self._runs[method, seed]
+        run = self._runs[RunId(method, seed)]
         for tracker in tuple(self._trackers):
             here = tracker.name, run.key
             with self._leave_out_if_failing(tracker):

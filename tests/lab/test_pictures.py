@@ -12,7 +12,6 @@ from rounding import SUM
 from fedjax_bal import report
 from fedjax_bal.config import load_config
 from fedjax_bal.lab import RunFolder
-from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.setup import set_up
 from fedjax_bal.lab.summary import summarise_partitions
 
@@ -88,6 +87,6 @@ def test_methods_that_train_on_the_same_rows_share_a_partition(tmp_path):
     changes = (METHODS, "model.name=tiny_bn", "training.batch_size=13", "training.rounds=1", "seeds=[0]")
     config, folder = small_run.config(tmp_path, *changes), RunFolder(tmp_path / "run")
     with folder.claimed(config):
-        (entry,) = summarise_partitions(Recorder(config, folder, print).comparison)
+        (entry,) = summarise_partitions(set_up(config))
     assert entry["methods"] == ["rebafl", "fakes"]
     assert {sum(counts) for counts in entry["class_counts"]} == {40}

@@ -21,7 +21,7 @@ import small_run
 
 from fedjax_bal import data, files, load_run
 from fedjax_bal.engine.host import executable
-from fedjax_bal.lab import FolderError, RunFolder, checkpoint, environment, training
+from fedjax_bal.lab import FolderError, RunFolder, checkpoint, environment, loop
 from fedjax_bal.report import build, gallery
 
 ONE = small_run.ONE
@@ -362,7 +362,7 @@ def test_a_run_goes_on_under_the_settings_of_jax_that_it_was_begun_with(copied, 
 def test_a_finished_run_keeps_the_versions_and_the_device_that_trained_it(copied, one, monkeypatch):
     path, config = copied
     monkeypatch.setattr(environment, "versions", lambda: {"jax": "99", "new": "1"})
-    monkeypatch.setattr(training, "device_name", lambda: "another machine")
+    monkeypatch.setattr(environment, "device_name", lambda: "another machine")
     small_run.run(path, config)
     assert contents(path) == contents(one[0])
     small_run.run(path, small_run.config(path.parent, *ONE, "training.rounds=6"))
@@ -389,7 +389,7 @@ def test_a_checkpoint_of_another_run_is_not_used_and_not_deleted(copied):
 @pytest.mark.slow
 def test_time_counts_rounds_that_are_not_evaluated_too(tmp_path, monkeypatch):
     ticks = itertools.count()
-    monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
     one = small_run.config(tmp_path, "execution.rounds_per_dispatch=1", "methods=[{recipe: fedavg}]", "seeds=[0]")
     small_run.run(tmp_path / "run", one)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -398,7 +398,7 @@ def test_time_counts_rounds_that_are_not_evaluated_too(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_methods_that_differ_in_numbers_alone_are_compiled_once_by_a_thread(tmp_path, monkeypatch):
-    threads, compile_for_backend, open_stack = [], executable.compile_for_backend, training.open_stack
+    threads, compile_for_backend, open_stack = [], executable.compile_for_backend, loop.open_stack
     all_begun = threading.Event()
 
     def counted(lowered):
@@ -412,7 +412,7 @@ def test_methods_that_differ_in_numbers_alone_are_compiled_once_by_a_thread(tmp_
         return open_stack(*stack)
 
     monkeypatch.setattr(executable, "compile_for_backend", counted)
-    monkeypatch.setattr(training, "open_stack", opened_late)
+    monkeypatch.setattr(loop, "open_stack", opened_late)
     monkeypatch.setattr(executable, "_PROGRAMS", executable.WeakValueDictionary())
     methods = "methods=[{recipe: fedavg}, {recipe: fedprox, mu: 0.1}, {recipe: fedprox, mu: 1.0, name: strong}]"
     small_run.run(tmp_path / "run", small_run.config(tmp_path, methods, "training.rounds=2"))

@@ -20,7 +20,7 @@ class Session:
         self.notes = []
         self.trackers = Trackers(trackers, CONFIG, self.notes.append)
 
-    def follow(self, rounds, finished=False, run=(0, 0)):
+    def follow(self, rounds, finished=False, run=("fedavg", 0)):
         self.trackers.follow(*run, lines(*rounds), finished=finished)
 
 
@@ -36,10 +36,10 @@ def test_within_a_session_every_line_comes_once():
 def test_runs_that_advance_in_turn_are_kept_apart():
     tracker = Remembering()
     session = Session(tracker)
-    session.follow([1], run=(0, 0))
-    session.follow([2], run=(1, 7))
-    session.follow([1, 3], run=(0, 0), finished=True)
-    session.follow([2, 4], run=(1, 7))
+    session.follow([1], run=("fedavg", 0))
+    session.follow([2], run=("rebafl", 7))
+    session.follow([1, 3], run=("fedavg", 0), finished=True)
+    session.follow([2, 4], run=("rebafl", 7))
     session.trackers.close()
     assert tracker.shown == {"0-0": lines(1, 3), "1-7": lines(2, 4)}
     assert tracker.calls[-1] == ("finish", "1-7")
@@ -72,7 +72,7 @@ def test_a_failing_tracker_is_named_and_left_out_and_the_others_go_on(failing):
     session = Session(bad, good)
     session.follow([1], finished=True)
     asked = len(bad.calls)
-    session.follow([1], run=(1, 7))
+    session.follow([1], run=("rebafl", 7))
     session.trackers.close()
     warning, hint = session.notes
     assert f"warning: bad failed and is left out from here on (no {failing} today);" in warning
@@ -88,9 +88,9 @@ def test_a_failing_tracker_is_named_and_left_out_and_the_others_go_on(failing):
 def test_a_tracker_that_fails_has_its_other_runs_closed():
     tracker = Remembering()
     session = Session(tracker)
-    session.follow([1], run=(1, 7))
+    session.follow([1], run=("rebafl", 7))
     tracker.failing = {"begin"}
-    session.follow([1], run=(0, 0))
+    session.follow([1], run=("fedavg", 0))
     assert tracker.calls == [("begin", "1-7"), ("log", "1-7"), ("begin", "0-0"), ("finish", "1-7")]
 
 

@@ -27,7 +27,7 @@ load_plugins(["fedjax_bal.contrib.trackers"])
 trackers = Trackers(open_trackers(["wandb"], folder), load_config(None), print)
 for last in rounds:
     lines = [{"round": n, "test_accuracy": n / 8, "per_class_accuracy": [n / 4, None]} for n in range(1, last + 1)]
-    for method, seed in ((0, 0), (2, 1)):  # both open at a time
+    for method, seed in (("fedavg", 0), ("flcir", 1)):  # both open at a time
         trackers.follow(method, seed, lines, finished=finished and last == rounds[-1])
 trackers.close()
 """
@@ -100,7 +100,7 @@ class Server:
             monkeypatch.setenv(f"WANDB_{variable}", "online" if variable == "MODE" else "set")
         printed = []
         trackers = Trackers([WeightsAndBiases(folder)], load_config(None), printed.append)
-        trackers.follow(0, 0, [{"round": 1}], finished=True)
+        trackers.follow("fedavg", 0, [{"round": 1}], finished=True)
         trackers.close()
         return printed
 

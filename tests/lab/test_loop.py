@@ -2,13 +2,15 @@
 
 import gc
 import threading
+from types import SimpleNamespace
 
 import pytest
 import toys
 
 from fedjax_bal import recipes
 from fedjax_bal.engine.host import build_simulation, executable
-from fedjax_bal.lab import training
+from fedjax_bal.lab import loop
+from fedjax_bal.lab.loop import Batch
 from fedjax_bal.options import Execution, LocalTraining, Participation
 
 
@@ -32,9 +34,9 @@ def test_a_program_is_kept_until_it_is_asked_for(monkeypatch):
         build_simulation(recipe, toys.network(), toys.federation(), toys.test_set(), **common)
         for recipe in (recipes.fedavg(), recipes.fedprox(mu=0.1))
     ]
-    asked, program_of = threading.Semaphore(0), training.program_of
-    monkeypatch.setattr(training, "program_of", lambda own: [program_of(own), asked.release()][0])
-    with training.compiled_ahead([(sim,) for sim in sims]):
+    asked, program_of = threading.Semaphore(0), loop.program_of
+    monkeypatch.setattr(loop, "program_of", lambda own: [program_of(own), asked.release()][0])
+    with loop.compiled_ahead([Batch((SimpleNamespace(simulation=sim),)) for sim in sims]):
         assert all(asked.acquire(timeout=300) for _ in sims)
         gc.collect()
         assert all(sim.compile() > 0 for sim in sims)
