@@ -1,6 +1,5 @@
 """The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `verify`, `export`, `list`, `guide`, ..."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -10,13 +9,11 @@ from typing import Annotated
 import typer
 
 from fedjax_bal._version import __version__
-from fedjax_bal.caches import drawing
 from fedjax_bal.cli import arguments as args
-from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, messages, printing
+from fedjax_bal.cli.console import Output, fail, messages, printing
 from fedjax_bal.cli.data import describe, list_datasets, prepare
-from fedjax_bal.cli.distributed import SWEEP_ALONE, joined_processes, process_place, shared_facts
 from fedjax_bal.cli.listing import explain, guide, list_names, schema
-from fedjax_bal.cli.running import build_page, describe_run, next_folder, run_command, sweep_command
+from fedjax_bal.cli.running import build_page, run
 
 _MOST_SHOWN = 20
 _DAMAGED = 1
@@ -44,151 +41,16 @@ def options(
     """Federated-learning simulation for class imbalance and label skew."""
 
 
-@app.command(cls=args.CommandWithChanges)
-def run(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[CONFIG] [KEY=VALUE ...]",
-            help="A YAML file or a built-in configuration (see fedjax-bal list configs; default: the quickstart), then "
-            "changes such as rounds=30, lr=0.1, methods=\\[fedavg,rebafl] or seeds=3.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder; by default runs/NAME, or the next free one of runs/NAME-2, ...")
-    ] = None,
-    data_dir: args.DataDir = None,
-    devices: args.Devices = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over in a folder that holds the same configuration.")
-    ] = False,
-    dry_run: args.DryRun = False,
-    plain: args.Plain = False,
-    quiet: args.Quiet = False,
-    verbose: args.Verbose = False,
-    track: Annotated[
-        list[str] | None,
-        typer.Option(metavar="tensorboard|wandb", help="Also log metrics there; may be given several times."),
-    ] = None,
-    distributed: args.Distributed = False,
-    coordinator: args.Coordinator = None,
-    process_id: args.ProcessId = None,
-    processes: args.Processes = None,
-    plugin: args.Plugins = None,
-) -> None:
-    """Run a comparison. Run it again, or with more rounds or seeds, to resume or extend it.
-
-    With several values of a key, such as lr=0.01,0.1, it is a sweep.
-    """
-    with messages():
-        from fedjax_bal.config import is_sweep, load_config
-        from fedjax_bal.contrib.trackers import open_trackers
-        from fedjax_bal.engine.processes import processes as processes_of_run
-        from fedjax_bal.lab import FolderInUseError, RunFolder
-
-        show = Showing(plain, quiet, verbose)
-        file, overrides = args.split_arguments(arguments)
-        if is_sweep(file, overrides):
-            if distributed:
-                raise ValueError(SWEEP_ALONE)
-            args.refuse_options("a configuration without axes, but this is a sweep", fresh=fresh, track=track)
-            sweep(arguments, out, data_dir, devices, dry_run=dry_run, plain=plain, quiet=quiet, verbose=verbose)
-            return
-        config = load_config(file, overrides)
-        wanted = args.parse_devices(devices)
-        place = process_place(distributed, coordinator, process_id, processes, os.environ)
-        if place is not None:
-            if dry_run:
-                raise ValueError(
-                    "--dry-run: received together with --distributed; leave that out: one process is enough"
-                )
-            # Which process is the first, and what its run folder holds, is known only after the processes have joined.
-            args.split_cpu_for([config], wanted or args.most_devices([config]))
-        in_use: dict[Path, str] = {}
-        conflict = lambda path: in_use.get(path, "") or RunFolder(path).conflict(config)
-        with joined_processes(place, lambda: shared_facts(config), wanted):
-            first = place is None or processes_of_run().first
-            while True:
-                folder = out or next_folder(config.name, "configuration", conflict, shown=first)
-                if place is None:
-                    args.split_cpu_for([config], wanted or (None if fresh else RunFolder(folder).read_devices()))
-                if dry_run:
-                    describe_run(config, folder, data_dir, wanted, fresh=fresh)
-                    return
-                trackers = open_trackers(track or () if first else (), folder)
-                shared = wanted if place is None else "auto"
-                try:
-                    run_command(config, folder, data_dir, shared, trackers, fresh=fresh, show=show)
-                    return
-                except FolderInUseError as error:  # another process claimed it first
-                    if out or place or not error.another:
-                        raise
-                    in_use[folder] = "what another process has just begun there"
+app.command("run", cls=args.CommandWithChanges)(run)
 
 
 @app.command()
-def demo(quiet: args.Quiet = False, verbose: args.Verbose = False) -> None:
+def demo(quiet: args.Quiet = False) -> None:
     """Run a small version of the quickstart: one seed, ten rounds, about 20 seconds."""
-    run(["quickstart", "name=demo", "rounds=10", "seeds=1"], quiet=quiet, verbose=verbose)
+    run(["quickstart", "name=demo", "rounds=10", "seeds=1"], quiet=quiet)
 
 
-@app.command(cls=args.CommandWithChanges)
-def sweep(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[CONFIG] [KEY=VALUE,VALUE ...] [KEY=VALUE ...]",
-            help="A YAML file or a built-in configuration, which may have a list of axes; then further axes, such as "
-            "lr=0.01,0.1, and changes for all runs.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the sweep; by default runs/NAME, or the next free one of runs/NAME-2, ..."),
-    ] = None,
-    data_dir: args.DataDir = None,
-    devices: args.Devices = None,
-    together: Annotated[
-        int | None, typer.Option(min=1, help="Most runs in one program; by default as many as fit into memory.")
-    ] = None,
-    engine: Annotated[
-        str, typer.Option(metavar="local|ray", help="Where to train: in this process, or on a cluster through Ray.")
-    ] = "local",
-    address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT|auto",
-            help="Address of the Ray cluster, or auto for this machine's; by default, start one here.",
-        ),
-    ] = None,
-    part: Annotated[
-        str | None,
-        typer.Option(metavar="I/N", help="Train only every N-th point from the I-th on, as a task of a job array."),
-    ] = None,
-    dry_run: args.DryRun = False,
-    distributed: Annotated[bool, typer.Option("--distributed", hidden=True)] = False,
-    plain: args.Plain = False,
-    quiet: args.Quiet = False,
-    verbose: args.Verbose = False,
-    plugin: args.Plugins = None,
-) -> None:
-    """Run a grid of configurations. Run it again, or with more values, rounds or seeds, to resume or extend it."""
-    with messages():
-        from fedjax_bal.lab import SweepFolder, load_sweep
-
-        if distributed:
-            raise ValueError(SWEEP_ALONE)
-        file, overrides = args.split_arguments(arguments)
-        args.check_engine(engine, address)
-        show = Showing(plain, quiet, verbose)
-        plan = load_sweep(file, overrides)
-        conflict = lambda path: SweepFolder(path).conflict(plan.text, plan.configs)
-        folder = out or next_folder(plan.name, "sweep", conflict)
-        wanted = args.parse_devices(devices)
-        args.split_cpu_for([point.config for point in plan.points], wanted or SweepFolder(folder).read_devices())
-        files = SweepFolder(folder, args.parse_part(part))
-        where = {"engine": engine, "address": address}
-        sweep_command(plan, files, data_dir, wanted, together, dry_run=dry_run, show=show, **where)
+app.command("sweep", cls=args.CommandWithChanges, help="The same command as run.")(run)
 
 
 @app.command(cls=args.CommandWithChanges)
@@ -227,10 +89,7 @@ def bench(
         names = [name for text in workload or () for name in text.split(",")]
         place = data_dir and str(data_dir)
         wanted = BenchOptions(file, overrides, names, seconds, clients_per_round, synthetic, place, count)
-        try:
-            bench_command(wanted, Output(stderr=json == "-"), json)
-        except KeyboardInterrupt:
-            fail("stopped; the results so far are shown above", INTERRUPTED)
+        bench_command(wanted, Output(stderr=json == "-"), json)
 
 
 @app.command()
@@ -286,11 +145,10 @@ def report(
 
             console.say(f"table: {write_table(folders, table.split(','), bold=bold, names=labels)}")
         if figures is not None:
-            with drawing():
-                from fedjax_bal.report import write_figures
+            from fedjax_bal.report import write_figures
 
-                files = write_figures(folders, figures, width, labels, only.split(",") if only else (), console.say)
-                console.say(f"figures: {figures} ({len(files)} as PDF and PNG, {width:g} inches wide)")
+            files = write_figures(folders, figures, width, labels, only.split(",") if only else (), console.say)
+            console.say(f"figures: {figures} ({len(files)} as PDF and PNG, {width:g} inches wide)")
         for folder in folders:
             owner = SweepFolder(folder) if SweepFolder(folder).exists() else RunFolder(folder)
             missing = owner.missing_plugins()
@@ -308,15 +166,14 @@ def report(
             if any(SweepFolder(folder).exists() for folder in folders):
                 console.say("no comparison: sweeps aren't compared; to compare points, give their folders in points/")
                 return
-        with drawing():
-            from fedjax_bal.report import build_comparison
+        from fedjax_bal.report import build_comparison
 
-            try:
-                console.say(f"comparison: {build_comparison(folders, out or RunFolder(folders[0]).comparison)}")
-            except FolderError as error:
-                if out is not None:
-                    raise
-                console.say(f"not compared: {error}")
+        try:
+            console.say(f"comparison: {build_comparison(folders, out or RunFolder(folders[0]).comparison)}")
+        except FolderError as error:
+            if out is not None:
+                raise
+            console.say(f"not compared: {error}")
 
 
 @app.command()

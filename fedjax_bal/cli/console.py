@@ -1,7 +1,6 @@
-"""Console output of commands: lines, tables and messages, with control characters replaced; and handling of Ctrl-C."""
+"""Console output of commands: lines, tables and messages without control characters; and Ctrl-C while training."""
 
 import contextlib
-import dataclasses
 import functools
 import os
 import re
@@ -18,11 +17,11 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_bal.cli.start import BAD_INPUT, INTERRUPTED
+from fedjax_bal.cli.start import BAD_INPUT
 from fedjax_bal.registry import plugin_errors
 
 _CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_LENGTHS = (24, 16)  # of names of methods, in tables that have no room for whole names
+_SHORTEST_NAME = 16  # width to which the first column of a table may be folded
 
 
 class Output(Console):
@@ -55,29 +54,10 @@ class Output(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@dataclasses.dataclass(frozen=True)
-class Showing:
-    """The options that control how a command shows its progress.
-
-    Attributes:
-        plain: print lines instead of a live display.
-        quiet: print only the final lines and errors.
-        verbose: also print the plan, programs, placement and memory.
-    """
-
-    plain: bool = False
-    quiet: bool = False
-    verbose: bool = False
-
-    def __post_init__(self) -> None:
-        """Rejects contradictory options."""
-        if self.quiet and self.verbose:
-            raise ValueError("--quiet: received together with --verbose; give one of them")
-
-    def progress(self, *, shown: bool = True) -> Output:
-        """Returns the console for progress; a silent one if `quiet` is set or `shown` is False."""
-        # On a terminal, a live display would swallow messages on standard error.
-        return Output() if shown and not self.quiet else Output(quiet=True, force_terminal=False)
+def progress_console(*, quiet: bool) -> Output:
+    """Returns the console for progress; a silent one if `quiet` is set."""
+    # On a terminal, a live display would swallow messages on standard error.
+    return Output(quiet=True, force_terminal=False) if quiet else Output()
 
 
 def replace_control_characters(text: str) -> str:
@@ -96,38 +76,32 @@ def names_table(entries: Iterable[tuple[str, Sequence[str]]]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, lines in entries:
-        first, *others = lines or [""]  # a plug-in's recipe may have no description
-        dim = [Text(f"\n{replace_control_characters(line)}", "dim") for line in others]
-        table.add_row(
-            Text(replace_control_characters(name), "bold"), Text.assemble(replace_control_characters(first), *dim)
-        )
+        first, *others = map(replace_control_characters, lines or [""])  # a plug-in may have no description
+        dim = [Text(f"\n{line}", "dim") for line in others]
+        table.add_row(Text(replace_control_characters(name), "bold"), Text.assemble(first, *dim))
     return table
 
 
 def print_table(text: Any, console: Output, caption: str, title: str = "") -> None:
     """Prints a `fedjax_bal.report.Table`: in multi-line cells if it is too wide, as lines if it still doesn't fit."""
     rows = [tuple(map(replace_control_characters, cells)) for cells in text.rows]  # before column widths are measured
-    # First in one line per row; then with text after a number below it and headings broken at commas; then with shorter
-    # names, too.
+    # A narrow table has the second part of a number below the first, and folds long names in the first column.
     narrow = [_two_lines(name).replace(", ", ",\n") for name in text.headings]
-    folded = [tuple(map(_two_lines, cells)) for cells in rows]
-    shorter = (_with_short_names(narrow, folded, longest) for longest in _LENGTHS)
-    for heads, body in ((text.headings, rows), (narrow, folded), *shorter):
+    for heads, body in ((text.headings, rows), (narrow, [tuple(map(_two_lines, cells)) for cells in rows])):
         columns = zip(heads, *body, strict=True)
-        width = sum(2 + max(cell_len(line) for cell in column for line in cell.split("\n")) for column in columns)
-        if width > console.room:
+        first, *others = (2 + max(cell_len(line) for cell in column for line in cell.split("\n")) for column in columns)
+        shortest = first if heads is text.headings else min(first, _SHORTEST_NAME)
+        if shortest + sum(others) > console.room:
             continue
         grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
-        grid.title = Text(title) if title else None
-        grid.title_justify = "left"
-        grid.title_style = "bold"
+        grid.title = Text(title, "bold") if title else None
         grid.caption = Text(caption)
-        grid.caption_justify = "left"
+        grid.title_justify = grid.caption_justify = "left"
         for index, name in enumerate(heads):
-            grid.add_column(Text(name), justify="right" if index else "left", no_wrap=True)
+            grid.add_column(Text(name), justify="right" if index else "left", no_wrap=index > 0, overflow="fold")
         for cells in body:
             grid.add_row(*map(Text, cells))
-        console.width = max(console.width, width)
+        console.width = max(console.width, min(console.room, first + sum(others)))
         console.print(grid)
         return
     lines = [title] if title else []
@@ -141,18 +115,6 @@ def _two_lines(cell: str) -> str:
     for mark in ("±", "[", "("):
         cell = cell.replace(f" {mark}", f"\n{mark}")
     return cell.replace(" seeds)", ")").replace("vs ", "vs\n").replace("not reached", "not\nreached")
-
-
-def _with_short_names(heads: Sequence[str], rows: Sequence[Sequence[str]], longest: int) -> tuple[list[str], list[Any]]:
-    """Shortens the names in the first column, in the headings too, if the short names stay unique."""
-    half = longest // 2
-    names = {row[0] for row in rows}
-    long = sorted((name for name in names if len(name) > longest), key=len, reverse=True)
-    forms = (lambda name: f"{name[: longest - 1]}…", lambda name: f"{name[: half - 1]}…{name[-half:]}", str)
-    ways = ({name: form(name) for name in long} for form in forms)
-    short = next(way for way in ways if len({way.get(name, name) for name in names}) == len(names))
-    renamed = [functools.reduce(lambda text, name: text.replace(name, short[name]), long, head) for head in heads]
-    return renamed, [(short.get(name, name), *others) for name, *others in rows]
 
 
 def printing(command: Callable[..., Iterator[Any]]) -> Callable[..., None]:
@@ -178,13 +140,11 @@ def messages() -> Iterator[None]:
         fail(str(error), BAD_INPUT)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        fail(f"{place}{(error.strerror or str(error)).lower()}; what was saved before is kept", BAD_INPUT)
+        fail(f"{place}{(error.strerror or str(error)).lower()}; anything saved before is kept", BAD_INPUT)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
         fail("not enough memory for this configuration: use fewer clients or a smaller model", BAD_INPUT)
-    except KeyboardInterrupt:
-        fail("stopped; run the command again to resume from the last checkpoint", INTERRUPTED)
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -205,9 +165,8 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
     def ask(number: int, frame: Any) -> None:
         nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
         asked = True
+        signal.signal(signal.SIGINT, before)
         print("\nfinishing these rounds, then saving; press Ctrl-C again to stop at once", file=sys.stderr)
 
     before = signal.signal(signal.SIGINT, ask)

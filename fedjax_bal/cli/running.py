@@ -1,109 +1,333 @@
-"""Implements `fedjax-bal run` and `fedjax-bal sweep`: training, and the tables and pages of results."""
+"""The command `fedjax-bal run`, whose alias is `sweep`: trains, and shows tables and pages of the results."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 from rich.text import Text
 
-from fedjax_bal.caches import count_compiled_programs, drawing, keep_compiled_programs
-from fedjax_bal.cli.arguments import most_devices
-from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, interruptible, print_table
+from fedjax_bal.caches import keep_compiled_programs
+from fedjax_bal.cli import arguments as args
+from fedjax_bal.cli.console import Output, fail, interruptible, messages, print_table, progress_console
+from fedjax_bal.cli.distributed import ProcessPlace, joined_processes, process_place, shared_facts
+from fedjax_bal.cli.start import INTERRUPTED
 
 ACCURACY = "test accuracy in %, ± standard deviation over seeds"
 _MOST_ROWS = 40
 _MOST_FAILURES = 20
+_comparison_option = functools.partial(typer.Option, rich_help_panel="Only for one comparison")
+_sweep_option = functools.partial(typer.Option, rich_help_panel="Only for sweeps")
 
 
-def next_folder(name: str, what: str, conflict: Callable[[Path], str], *, shown: bool = True) -> Path:
-    """Chooses the folder for a configuration or sweep (`what`); with `shown`, says so if it isn't runs/NAME.
+class Settings(NamedTuple):
+    """The options that comparisons and sweeps share.
 
-    `conflict` describes why this configuration or sweep can't resume in a folder.
+    Attributes:
+        out: the folder; None for runs/NAME, or the next free one.
+        data_dir: the folder with the data sets' files.
+        devices: the number of devices, or "auto" for all; None for the number that the run began with.
+        dry_run: print the plan instead of training.
+        plain: print lines instead of a live display.
+        quiet: print only the result and errors.
+        verbose: also print the plan, placement and memory.
     """
-    from fedjax_bal.lab import choose_folder
 
-    named = Path("runs") / name
-    folder, differing = choose_folder(named, conflict)
-    if differing and shown:
-        Output().say(f"{named} holds another {what}; this one goes to {folder}. They differ in\n  {differing}")
-    return folder
-
-
-def build_page(path: Path) -> Path:
-    """Writes the page of a run or sweep; returns its path."""
-    with drawing():
-        from fedjax_bal.lab import SweepFolder
-        from fedjax_bal.report import build, build_sweep
-
-        return build_sweep(path, Output().say) if SweepFolder(path).exists() else build(path)
+    out: Path | None
+    data_dir: Path | None
+    devices: str | int | None
+    dry_run: bool
+    plain: bool
+    quiet: bool
+    verbose: bool
 
 
-def describe_run(config: Any, path: Path, data_dir: Path | None, devices: str | int | None, *, fresh: bool) -> None:
-    """Describes what `run_command` would do."""
-    from fedjax_bal.lab import Progress, RunFolder, dry_run
+def run(
+    arguments: args.Changes = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write to. Default: runs/NAME, or the next free one of runs/NAME-2, ..."),
+    ] = None,
+    data_dir: args.DataDir = None,
+    devices: args.Devices = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of a live display.")] = False,
+    quiet: args.Quiet = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also print the plan, placement, compile times and memory.")
+    ] = False,
+    plugin: args.Plugins = None,
+    fresh: Annotated[bool, _comparison_option("--fresh", help="Start over in a folder of this configuration.")] = False,
+    track: Annotated[
+        list[str] | None,
+        _comparison_option(metavar="tensorboard|wandb", help="Also log metrics there; may be repeated."),
+    ] = None,
+    distributed: Annotated[
+        bool, _comparison_option("--distributed", help="Train together with other processes; start each with its id.")
+    ] = False,
+    coordinator: Annotated[
+        str | None,
+        _comparison_option(metavar="HOST:PORT", help="Address of process 0. Default: $FEDJAX_BAL_COORDINATOR."),
+    ] = None,
+    process_id: Annotated[
+        int | None,
+        _comparison_option(metavar="I", help="Number of this process, from 0. Default: $FEDJAX_BAL_PROCESS_ID."),
+    ] = None,
+    processes: Annotated[
+        int | None, _comparison_option(metavar="N", help="Number of processes. Default: $FEDJAX_BAL_PROCESSES.")
+    ] = None,
+    together: Annotated[
+        int | None, _sweep_option(min=1, help="Most runs in one program. Default: as many as fit in memory.")
+    ] = None,
+    part: Annotated[
+        str | None, _sweep_option(metavar="I/N", help="Train every N-th point from the I-th on, as a job array's task.")
+    ] = None,
+    engine: Annotated[
+        Literal["local", "ray"] | None, _sweep_option(help="Train in this process (default), or on a Ray cluster.")
+    ] = None,
+    address: Annotated[
+        str | None,
+        _sweep_option(
+            metavar="HOST:PORT|auto", help="Address of the Ray cluster; auto: this machine's. Default: start one."
+        ),
+    ] = None,
+) -> None:
+    """Run a comparison, or a sweep over several values of a key, such as lr=0.01,0.1.
 
-    display = Progress(Output(), plain=True)
-    keep_compiled_programs()
-    for line in dry_run(config, RunFolder(path), data_dir, devices, fresh=fresh):
-        display.note(line)
+    Run the same command again to resume, or with more rounds, seeds, methods or values to extend the results.
+    """
+    with messages():
+        from fedjax_bal.config import is_sweep, load_config
+
+        if quiet and verbose:
+            raise ValueError("--quiet: received together with --verbose; give one of them")
+        settings = Settings(out, data_dir, args.parse_devices(devices), dry_run, plain, quiet, verbose)
+        file, changes = args.split_arguments(arguments)
+        several_processes = {"coordinator": coordinator, "process_id": process_id, "processes": processes}
+        if is_sweep(file, changes):
+            reason = "is for one comparison, but this is a sweep"
+            args.refuse_options(reason, fresh=fresh, track=track, distributed=distributed, **several_processes)
+            if engine != "ray":
+                args.refuse_options("is for --engine ray", address=address)
+            run_sweep(file, changes, settings, together, args.parse_part(part), engine or "local", address)
+        else:
+            reason = "is for a sweep, but no key has several values (such as lr=0.01,0.1)"
+            args.refuse_options(reason, together=together, part=part, engine=engine, address=address)
+            place = process_place(distributed, **several_processes, environment=os.environ)
+            run_comparison(load_config(file, changes), settings, place, fresh=fresh, track=track or ())
 
 
-def run_command(
-    config: Any,
-    path: Path,
-    data_dir: Path | None,
-    devices: str | int | None,
-    trackers: Any,
-    *,
-    fresh: bool,
-    show: Showing,
+def run_comparison(
+    config: Any, settings: Settings, place: ProcessPlace | None, *, fresh: bool, track: Any = ()
 ) -> None:
     """Starts or resumes a comparison, and shows its results; `fresh` starts over, regardless of the folder's content.
 
     Raises:
         typer.Exit: the user stopped the command, or a run diverged.
     """
-    from fedjax_bal.contrib.trackers import Mirror, tracked_runs
+    from fedjax_bal import lab
+    from fedjax_bal.contrib.trackers import Mirror, open_trackers, tracked_runs
     from fedjax_bal.engine.processes import processes
-    from fedjax_bal.lab import Progress, RemoteFiles, RunFolder, Stopped, run_comparison
 
-    first = processes().first
-    folder = RunFolder(path, None if first else RemoteFiles(path))
-    console = show.progress(shown=first)
-    with folder.claimed(config):
-        display = Progress(console, plain=show.plain)
-        compiled = count_compiled_programs()
+    devices = settings.devices
+    if place is not None:
+        if settings.dry_run:
+            raise ValueError("--dry-run: received together with --distributed; leave that out: one process is enough")
+        # Which process writes, and what its folder holds, is known only after the processes have joined.
+        args.split_cpu_for([config], devices or args.most_devices([config]))
+    with contextlib.ExitStack() as session:
+        session.enter_context(joined_processes(place, lambda: shared_facts(config), devices))
+        first = place is None or processes().first
+        if settings.dry_run:
+            folder = lab.RunFolder(
+                settings.out or next_folder(config.name, lambda path: lab.RunFolder(path).conflict(config))
+            )
+        else:
+            folder = session.enter_context(_claimed_folder(config, settings.out, place, first=first))
+        if place is None:
+            args.split_cpu_for([config], devices or (None if fresh else folder.read_devices()))
+        else:
+            devices = "auto"
+
+        if settings.dry_run:
+            keep_compiled_programs()
+            for line in lab.dry_run(config, folder, settings.data_dir, devices, fresh=fresh):
+                Output().say(line)
+            return
+
+        display = lab.Progress(progress_console(quiet=settings.quiet or not first), plain=settings.plain)
         keep_compiled_programs(display.note)
-        options: Any = {"data_dir": data_dir, "devices": devices, "fresh": fresh, "verbose": show.verbose}
+        trackers = open_trackers(track if first else (), folder.path)
         try:
             with (
                 contextlib.closing(Mirror(trackers, tracked_runs(config), display.note)) as mirror,
                 interruptible() as asked,  # only here: after training there is nothing to wait for
             ):
-                summary = run_comparison(config, folder, display, mirror, asked, **options)
-        except Stopped:
+                options: Any = {"data_dir": settings.data_dir, "devices": devices, "verbose": settings.verbose}
+                summary = lab.run_comparison(config, folder, display, mirror, asked, fresh=fresh, **options)
+        except lab.Stopped:
             if first:
-                _say_stopped(path)
+                _say_stopped(folder.path)
             raise typer.Exit(INTERRUPTED) from None
-        if show.verbose:
-            console.say(compiled())
         if first:
-            _show(path, console)
-        failures = [
+            show_comparison(folder.path, display.console)
+        fail_for_failures(
             f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]
-        ]
-        if failures:
-            fail("some runs diverged, all others are done:\n  " + "\n  ".join(failures), 1)
+        )
+
+
+@contextlib.contextmanager
+def _claimed_folder(config: Any, out: Path | None, place: ProcessPlace | None, *, first: bool) -> Iterator[Any]:
+    """Claims `out`, or by default the first of runs/NAME, runs/NAME-2, ... in which the configuration can run."""
+    from fedjax_bal.lab import FolderInUseError, RemoteFiles, RunFolder
+
+    taken: dict[Path, str] = {}
+    with contextlib.ExitStack() as claim:
+        while True:
+            conflict = lambda path: taken.get(path) or RunFolder(path).conflict(config)
+            path = out or next_folder(config.name, conflict, shown=first)
+            folder = RunFolder(path, None if first else RemoteFiles(path))
+            try:
+                claim.enter_context(folder.claimed(config))
+                break
+            except FolderInUseError as error:
+                if out or place or not error.another:
+                    raise
+                taken[path] = "the configuration that another process has just started there"
+        yield folder
+
+
+def next_folder(name: str, conflict: Callable[[Path], str], *, shown: bool = True) -> Path:
+    """Chooses runs/NAME, or the next free folder after it, which it announces if `shown`.
+
+    `conflict` describes why this configuration or sweep can't resume in a folder.
+    """
+    from fedjax_bal.lab import choose_folder
+
+    named = Path("runs") / name
+    folder, differences = choose_folder(named, conflict)
+    if differences and shown:
+        Output().say(f"{named} holds different results; writing to {folder}. Differences:\n  {differences}")
+    return folder
+
+
+def run_sweep(
+    file: str | None,
+    changes: list[str],
+    settings: Settings,
+    together: int | None,
+    part: tuple[int, int] | None,
+    engine: str,
+    address: str | None,
+) -> None:
+    """Starts or resumes a sweep, or one part of it, and shows its results.
+
+    Args:
+        file: the configuration; None for the quickstart.
+        changes: changes to it, and axes.
+        settings: the options shared with comparisons.
+        together: maximum number of runs per batch; None for as many as fit into memory.
+        part: number of the part, from 1, and number of parts; None for the whole sweep.
+        engine: "local" for this process, or "ray" for a cluster.
+        address: the cluster's address.
+
+    Raises:
+        typer.Exit: the user stopped the command, or some runs have no result.
+    """
+    from fedjax_bal import lab
+
+    plan = lab.load_sweep(file, changes)
+    conflict = lambda path: lab.SweepFolder(path).conflict(plan.text, plan.configs)
+    folder = lab.SweepFolder(settings.out or next_folder(plan.name, conflict), part)
+    configs = [point.config for point in plan.points]
+    devices = settings.devices
+    args.split_cpu_for(configs, devices or folder.read_devices())
+    place = settings.data_dir and str(settings.data_dir.absolute())
+    if engine == "ray":
+        devices = _devices_per_batch(configs, devices or folder.read_devices())
+    with (
+        contextlib.nullcontext() if settings.dry_run else folder.claimed(),
+        _backend(engine, address, devices, place) as backend,
+        interruptible() as asked,
+    ):
+        display = lab.Progress(progress_console(quiet=settings.quiet and not settings.dry_run), plain=settings.plain)
+        keep_compiled_programs(display.note)
+        options: Any = {"data_dir": place, "devices": devices, "most": together, "verbose": settings.verbose}
+        rows, stopped = lab.run_sweep(
+            plan, folder, display, dry_run=settings.dry_run, should_stop=asked, backend=backend, **options
+        )
+    if stopped:
+        _say_stopped(folder.path)
+        raise typer.Exit(INTERRUPTED)
+    if settings.dry_run:
+        return
+    console = Output()
+    if folder.part is None:
+        page = build_page(folder.path)
+        show_sweep(folder.path, console)
+        console.say(f"table: {folder.results}\npage: {page}")
+    else:
+        number, parts = folder.part
+        console.say(
+            f"part {number} of {parts} is done, in {folder.path}; after the last part, run the command without --part "
+            "to write the table and the page"
+        )
+    fail_for_failures(
+        f"{row['point']}, {row['method']}, seed {row['seed']}: {row['status']}: {row['failure']}"
+        for row in rows
+        if row["failure"]
+    )
+
+
+def fail_for_failures(failures: Iterable[str]) -> None:
+    """Ends the command with exit code 1 if runs have failed; names the first of them."""
+    lines = list(failures)
+    if lines:
+        more = [f"and {len(lines) - _MOST_FAILURES} more"] if len(lines) > _MOST_FAILURES else []
+        fail("\n  ".join(["these runs failed; the rest finished:", *lines[:_MOST_FAILURES], *more]), 1)
+
+
+def _devices_per_batch(configs: list[Any], devices: str | int | None) -> int:
+    """Returns the number of devices that each worker of a cluster needs on its machine."""
+    if isinstance(devices, str):
+        raise ValueError("--devices: received all, but with --engine ray every batch asks for its own: give a number")
+    return devices or args.most_devices(configs)
+
+
+@contextlib.contextmanager
+def _backend(name: str, address: str | None, devices: Any, data_dir: str | None) -> Iterator[Any]:
+    if name == "local":
+        yield None
+        return
+    import jax
+
+    from fedjax_bal.lab import connected
+
+    with connected(address) as ray:
+        jax.config.update("jax_platforms", "cpu")  # leaves this machine's GPUs to the workers
+        from fedjax_bal.lab import RayBackend
+
+        yield RayBackend(ray, devices, data_dir)
 
 
 def _say_stopped(folder: Path) -> None:
-    Output().say(f"\nStopped; all is saved in {folder}. Run the command again to resume.")
+    Output().say(f"\nStopped; everything is saved in {folder}. Run the command again to resume.")
 
 
-def _show(path: Path, console: Output) -> None:
+def build_page(path: Path) -> Path:
+    """Writes the page of a run or sweep; returns its path."""
+    from fedjax_bal.lab import SweepFolder
+    from fedjax_bal.report import build, build_sweep
+
+    return build_sweep(path, Output().say) if SweepFolder(path).exists() else build(path)
+
+
+def show_comparison(path: Path, console: Output) -> None:
+    """Writes a comparison's page, and prints its tables (on `console`) and its conclusion."""
     from fedjax_bal.lab import Cost
     from fedjax_bal.report import KL_IN_WORDS, by_client, compare_run, group_table, read_run, shows_divergence
 
@@ -123,97 +347,7 @@ def _show(path: Path, console: Output) -> None:
     closing.say(f"report: {page}")
 
 
-def sweep_command(
-    plan: Any,
-    folder: Any,
-    data_dir: Path | None,
-    devices: str | int | None,
-    together: int | None,
-    *,
-    dry_run: bool,
-    show: Showing,
-    engine: str = "local",
-    address: str | None = None,
-) -> None:
-    """Starts or resumes a sweep, or one part of it, in a `SweepFolder`, and shows its results.
-
-    `engine` is the backend, "local" for this process or "ray" for a cluster with the given `address`. `together` is the
-    maximum number of runs per batch; None for as many as fit into memory.
-
-    Raises:
-        typer.Exit: the user stopped the command, or some runs have no result.
-    """
-    compiled = count_compiled_programs()
-    place = data_dir and str(data_dir.absolute())
-    if engine == "ray":
-        devices = _devices_per_batch(plan, devices or folder.read_devices())
-    with (
-        contextlib.nullcontext() if dry_run else folder.claimed(),
-        _backend(engine, address, devices, place) as backend,
-        interruptible() as asked,
-    ):
-        console = Output() if dry_run else show.progress()
-        keep_compiled_programs(console.say)
-        from fedjax_bal.lab import Progress, run_sweep
-
-        display = Progress(console, plain=show.plain)
-        options: Any = {"data_dir": place, "devices": devices, "most": together, "verbose": show.verbose}
-        rows, stopped = run_sweep(plan, folder, display, dry_run=dry_run, should_stop=asked, backend=backend, **options)
-        if show.verbose:
-            console.say(compiled())
-    if stopped:
-        _say_stopped(folder.path)
-        raise typer.Exit(INTERRUPTED)
-    if not dry_run:
-        _conclude_sweep(folder, rows, Output())
-
-
-def _devices_per_batch(plan: Any, devices: str | int | None) -> int:
-    """Returns the number of devices that each worker of a cluster needs on its machine."""
-    if isinstance(devices, str):
-        raise ValueError("--devices: received all, but with --engine ray every batch asks for its own: give a number")
-    return devices or most_devices([point.config for point in plan.points])
-
-
-@contextlib.contextmanager
-def _backend(name: str, address: str | None, devices: Any, data_dir: str | None) -> Iterator[Any]:
-    if name == "local":
-        yield None
-        return
-    import jax
-
-    from fedjax_bal.lab import connected
-
-    with connected(address) as ray:
-        jax.config.update("jax_platforms", "cpu")  # leaves this machine's GPUs to the workers
-        from fedjax_bal.lab import RayBackend
-
-        yield RayBackend(ray, devices, data_dir)
-
-
-def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Output) -> None:
-    if folder.part is None:
-        page = build_page(folder.path)
-        show_results(folder.path, console)
-        console.say(f"table: {folder.results}")
-        console.say(f"page: {page}")
-    else:
-        number, parts = folder.part
-        console.say(
-            f"part {number} of {parts} is done, in {folder.path}; after the last part, run the command without --part "
-            "to write the table and the page"
-        )
-    lines = [
-        f"{row['point']}, {row['method']}, seed {row['seed']}: {row['status']}: {row['failure']}"
-        for row in rows
-        if row["failure"]
-    ]
-    if lines:
-        more = [f"and {len(lines) - _MOST_FAILURES} more, see the table"] * (len(lines) > _MOST_FAILURES)
-        fail("some runs have no result, all others are done:\n  " + "\n  ".join([*lines[:_MOST_FAILURES], *more]), 1)
-
-
-def show_results(path: Path, console: Output) -> None:
+def show_sweep(path: Path, console: Output) -> None:
     """Prints the comparison at each condition (if they are few), the paper's results, and a verdict."""
     from fedjax_bal.report import (
         answer,
@@ -227,12 +361,12 @@ def show_results(path: Path, console: Output) -> None:
 
     results = read_results(path)
     paper = paper_comparison_of_sweep(results)
-    found = comparable(results)
-    shown = found if len(found) * len(results.methods) <= _MOST_ROWS else found[: len(found) == 1]
-    for name, groups in shown:
-        rows = list(chain(*groups))
-        caption = ACCURACY * (name == shown[-1][0])
-        print_table(table(rows, results.target, short=True), console, caption, name)
+    conditions = comparable(results)
+    if len(conditions) > 1 and len(conditions) * len(results.methods) > _MOST_ROWS:
+        conditions = []
+    for name, groups in conditions:
+        caption = ACCURACY if name == conditions[-1][0] else ""
+        print_table(table(list(chain(*groups)), results.target, short=True), console, caption, name)
     for published in paper_tables(paper):
         print_table(published.table, console, published.note, published.title)
     console.print(Text(answer(results)))
