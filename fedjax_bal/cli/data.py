@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fedjax_bal.cli.arguments import Changes, DataDir, Plugins, split_arguments
 from fedjax_bal.cli.console import names_table
+from fedjax_bal.cli.listing import format_parameters
 from fedjax_bal.files import check_replaceable
 
 _MEBIBYTE = 2**20
@@ -67,10 +68,16 @@ def prepare(
         images = getattr(dataset, f"{half}_images")
         counts[half] = np.bincount(getattr(dataset, f"{half}_labels"), minlength=len(dataset.class_names))
         present = counts[half][counts[half] > 0]
+        per_class = f"{_range(present)} in each of {len(present)} classes"
         shape = "x".join(map(str, images.shape[1:]))
         kind = "images" if images.ndim == 4 else "token ids" if images.dtype.kind == "i" else "numbers"
         size = images.nbytes / _MEBIBYTE
-        facts.append((half, f"{len(images):,} rows of {shape} {kind}, {size:,.1f} MiB; {_range(present)} per class"))
+        facts.append(
+            (
+                half,
+                f"{len(images):,} rows of {shape} {kind}, {size:,.1f} MiB; {_range(present)} in each of {len(present)} classes",
+            )
+        )
     if dataset.test_share is not None:
         facts.append(("test set", f"{dataset.test_share:.3g} of each class, held out"))
     if dataset.test_users:
@@ -79,9 +86,9 @@ def prepare(
         sizes = np.bincount(dataset.train_clients)
         sizes = sizes[sizes > 0]
         facts.append(("writers or users", f"{len(sizes):,}, with {_range(sizes)} training rows"))
-    facts.append(("SHA-256 of images and labels", inventory_digest(dataset)))
+    facts.append(("SHA-256", inventory_digest(dataset)))
     yield _facts_table(facts)
-    yield from _class_tables(dataset.class_names, counts)
+    yield _class_table(dataset.class_names, counts)
     if prepared is not None:
         size = prepared.stat().st_size / _MEBIBYTE
         yield f"prepared: {prepared} ({size:,.1f} MiB), read from now on instead of the files above"
@@ -97,8 +104,8 @@ def describe(
 
     For instance: fedjax-bal data describe dataset=mnist partition=dirichlet alpha=0.1 clients=50
     """
-    from fedjax_bal.data import DISTANCES, load, users_of_clients
     from fedjax_bal.data import describe as measure
+    from fedjax_bal.data import load, users_of_clients
     from fedjax_bal.lab import split_rows
     from fedjax_bal.metrics import evenly_spaced
 
@@ -122,7 +129,8 @@ def describe(
         "test": np.bincount(dataset.test_labels, minlength=classes),
         "clients": measured.class_counts.sum(axis=0),
     }
-    yield from _class_tables(dataset.class_names, counts)
+    yield _class_table(dataset.class_names, counts)
+    yield ""
 
     sizes = measured.sizes
     held = (measured.class_counts > 0).sum(axis=1)
@@ -140,7 +148,7 @@ def describe(
         ("WCS (1 if clients have equal classes)", f"{measured.wcs:.3f}"),
     ]
     for name, distances in measured.distances.items():
-        facts.append((f"{name} distance, client to all", f"{_spread(distances.to_all)}; {DISTANCES[name].scale}"))
+        facts.append((f"{name} distance, client to all", _spread(distances.to_all)))
         facts.append(("  client to client", _spread(distances.between)))
     others = [
         method.name
@@ -175,16 +183,15 @@ def _load(file: str | None, changes: list[str]) -> Any:
 
 def _partition_line(wanted: Any) -> str:
     """Describes a partition in one line: the values that differ from the defaults."""
-    fields = {
-        key: field.default for key, field in type(wanted).model_fields.items() if key not in ("scheme", "clients")
+    values = {
+        key: getattr(wanted, key) for key in type(wanted).model_fields if key not in ("scheme", "clients", "seed")
     }
-    changed = {key: getattr(wanted, key) for key, default in fields.items() if getattr(wanted, key) != default}
+    changed = {key: value for key, value in values.items() if value != type(wanted).model_fields[key].default}
     number = f"{wanted.clients:,} clients" if wanted.known_clients else "all clients"
-    options = [f"{key}={value}" for key, value in (changed | {"seed": wanted.seed}).items()]
-    return ", ".join([wanted.scheme, number, *options])
+    return f"{wanted.scheme}, {number}, {format_parameters({**changed, 'seed': wanted.seed})}"
 
 
-def _class_tables(names: Any, counts: dict[str, np.ndarray]) -> Iterator[Table]:
+def _class_table(names: Any, counts: dict[str, np.ndarray]) -> Table:
     """Builds the table of counts by class; of many classes only the largest and smallest."""
     last = list(counts.values())[-1]
     order = np.arange(len(names))
@@ -200,9 +207,8 @@ def _class_tables(names: Any, counts: dict[str, np.ndarray]) -> Iterator[Table]:
             table.add_row(f"... {len(names) - len(order):,} more")
         row = (f"{column[number]:,}" for column in counts.values())
         table.add_row(Text(" ".join(names[number].split())), *row)
-    table.add_section()
     table.add_row("all", *(f"{column.sum():,}" for column in counts.values()))
-    yield table
+    return table
 
 
 def _facts_table(facts: list[tuple[str, str]]) -> Table:
