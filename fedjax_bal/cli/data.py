@@ -72,12 +72,7 @@ def prepare(
         shape = "x".join(map(str, images.shape[1:]))
         kind = "images" if images.ndim == 4 else "token ids" if images.dtype.kind == "i" else "numbers"
         size = images.nbytes / _MEBIBYTE
-        facts.append(
-            (
-                half,
-                f"{len(images):,} rows of {shape} {kind}, {size:,.1f} MiB; {_range(present)} in each of {len(present)} classes",
-            )
-        )
+        facts.append((half, f"{len(images):,} rows of {shape} {kind}, {size:,.1f} MiB; {per_class}"))
     if dataset.test_share is not None:
         facts.append(("test set", f"{dataset.test_share:.3g} of each class, held out"))
     if dataset.test_users:
@@ -188,7 +183,7 @@ def _partition_line(wanted: Any) -> str:
     }
     changed = {key: value for key, value in values.items() if value != type(wanted).model_fields[key].default}
     number = f"{wanted.clients:,} clients" if wanted.known_clients else "all clients"
-    return f"{wanted.scheme}, {number}, {format_parameters({**changed, 'seed': wanted.seed})}"
+    return f"{wanted.scheme}, {number}, {format_parameters({**options, 'seed': wanted.seed})}"
 
 
 def _class_table(names: Any, counts: dict[str, np.ndarray]) -> Table:

@@ -283,7 +283,7 @@ SYNTHETIC = ("dataset={name: synthetic, rows: 200}", "partition=dirichlet", "alp
 
 def test_a_partition_of_a_data_set(here):
     lines = lines_of(
-        "dataset=fashion_mnist_small",
+        "auxiliary.per_class=0",
         "partition={scheme: noniid-labeldir, alpha: 0.3, clients: 6, seed: 2, imbalance_factor: 10}",
         "--out",
         "all.png",
