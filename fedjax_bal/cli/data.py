@@ -178,10 +178,9 @@ def _load(file: str | None, changes: list[str]) -> Any:
 
 def _partition_line(wanted: Any) -> str:
     """Describes a partition in one line: the values that differ from the defaults."""
-    values = {
-        key: getattr(wanted, key) for key in type(wanted).model_fields if key not in ("scheme", "clients", "seed")
-    }
-    changed = {key: value for key, value in values.items() if value != type(wanted).model_fields[key].default}
+    fields = type(wanted).model_fields.items()
+    changed = {key: getattr(wanted, key) for key, field in fields if getattr(wanted, key) != field.default}
+    options = {key: value for key, value in changed.items() if key not in ("scheme", "clients", "seed")}
     number = f"{wanted.clients:,} clients" if wanted.known_clients else "all clients"
     return f"{wanted.scheme}, {number}, {format_parameters({**options, 'seed': wanted.seed})}"
 
