@@ -93,7 +93,7 @@ def train_batch(starts: Sequence[RunStart], should_stop: Callable[[], bool]) -> 
         with plugin_errors():
             every = min(start.comparison.methods[start.run.method].execution.checkpoint_every for start in starts)
             lines = [list(start.lines) for start in starts]
-            with plugin_errors(part for start in starts for part in start.simulation.setting.parts):
+            with plugin_errors():
                 members = [Member(start.simulation, start.run.seed) for start in starts]
                 stack = open_stack(members, [start.snapshot for start in starts])
                 starts = [start._replace(snapshot=None) for start in starts]  # the stack owns their memory from here on
