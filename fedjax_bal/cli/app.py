@@ -1,5 +1,6 @@
 """The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `verify`, `export`, `list`, `guide`, ..."""
 
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -59,25 +60,26 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="[CONFIG] [KEY=VALUE ...]",
-            help="A YAML file (default: the workloads), then changes such as execution.strategy=vmap.",
+            help="A configuration to measure instead of the workloads; then changes, such as execution.strategy=vmap.",
         ),
     ] = None,
     workload: Annotated[
-        list[str] | None, typer.Option(help="W1 to W5 or W4b, or several as W1,W3; by default all.")
+        list[str] | None, typer.Option(help="One or more of W1 to W5 and W4b, as W1,W3. Default: all.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Seconds to measure each case, without compilation.")] = 5.0,
-    clients_per_round: Annotated[int | None, typer.Option(help="Other cohort size.")] = None,
+    seconds: Annotated[float, typer.Option(help="Time to measure each case for, without compilation.")] = 5.0,
+    clients_per_round: Annotated[int | None, typer.Option(help="Number of clients per round.")] = None,
     synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="Use random pixels, the default without --data-dir.")
+        bool, typer.Option("--synthetic", help="Train on random pixels (the default without --data-dir).")
     ] = False,
     data_dir: args.DataDir = None,
     devices: args.Devices = None,
     json: Annotated[
-        str | None, typer.Option(metavar="FILE|-", help="Also write JSON to a file, or to standard output (-).")
+        str | None,
+        typer.Option(metavar="FILE|-", help="Also write JSON, to a file or to standard output (-)."),
     ] = None,
     plugin: args.Plugins = None,
 ) -> None:
-    """Measure speed: client updates per second, share of the machine's peak, padding waste, memory."""
+    """Measure speed: client updates per second, share of the peak FLOP rate, padding waste, memory."""
     with messages():
         from fedjax_bal.bench import BenchOptions, bench_command
         from fedjax_bal.jax_setup import settle_process, split_cpu
@@ -89,6 +91,7 @@ def bench(
         names = [name for text in workload or () for name in text.split(",")]
         place = data_dir and str(data_dir)
         wanted = BenchOptions(file, overrides, names, seconds, clients_per_round, synthetic, place, count)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the results so far are still shown
         bench_command(wanted, Output(stderr=json == "-"), json)
 
 
@@ -96,13 +99,10 @@ def bench(
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or sweeps.")],
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.html", help="Only write a comparison, to this file; by default to the first folder."
-        ),
+        Path | None, typer.Option(metavar="FILE.html", help="Write only a comparison of the folders, to this file.")
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also write the figures here, as PDF and PNG for a paper.")
+        Path | None, typer.Option(metavar="DIR", help="Also write the figures to this folder, as PDF and PNG.")
     ] = None,
     width: Annotated[float, typer.Option(min=1.5, max=20.0, help="Width of these figures in inches.")] = 3.25,
     only: Annotated[
@@ -112,34 +112,32 @@ def report(
         str | None,
         typer.Option(
             metavar="METRIC,...",
-            help="Also write table.tex for a paper, with these metrics of runs, such as final,worst_class (see "
-            "fedjax-bal list metrics).",
+            help="Also write table.tex, with these metrics (fedjax-bal list metrics), such as final,worst_class.",
         ),
     ] = None,
     bold: Annotated[
-        bool,
-        typer.Option("--bold", help="In this table, bold the best mean and underline those not clearly different."),
+        bool, typer.Option("--bold", help="In the table, bold the best mean and underline those that may equal it.")
     ] = False,
     names: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=LABEL",
-            help="A method's name in this table and these figures, where $...$ is a formula; several as A=B,C=D.",
+            metavar="NAME=LABEL,...", help="Labels of methods in the table and the figures; may contain $formulas$."
         ),
     ] = None,
     plugin: args.Plugins = None,
 ) -> None:
-    """Regenerate reports; for several runs, also a page that compares them."""
+    """Write the pages of runs and sweeps again; for several runs, also a page that compares them."""
     with messages():
         from fedjax_bal.lab import FolderError, RunFolder, SweepFolder
 
         console = Output()
         labels = args.parse_names(names)
-        if table is None and (bold or (labels and figures is None)):
-            option = "--bold" if bold else "--names"
-            raise ValueError(f"{option}: is for --table; add it, such as --table final,worst_class")
-        if only is not None and figures is None:
-            raise ValueError("--only: is for --figures; add it, such as --figures DIR")
+        if table is None:
+            args.refuse_options("is for --table", bold=bold)
+        if figures is None:
+            args.refuse_options("is for --figures", only=only)
+        if table is None and figures is None:
+            args.refuse_options("is for --table and --figures", names=names)
         if table is not None:
             from fedjax_bal.report import write_table
 
@@ -155,8 +153,8 @@ def report(
             unknown = owner.unknown_metrics() if missing else ()
             if unknown:
                 console.say(
-                    f"{folder}: left out, because their plug-in isn't loaded (--plugin): {', '.join(sorted(unknown))}, "
-                    f"of {' or '.join(missing)}"
+                    f"{folder}: left out {', '.join(sorted(unknown))}; load the plug-in with --plugin "
+                    f"({', '.join(missing)})"
                 )
         if out is None:
             for folder in folders:
@@ -164,7 +162,7 @@ def report(
             if len(folders) == 1:
                 return
             if any(SweepFolder(folder).exists() for folder in folders):
-                console.say("no comparison: sweeps aren't compared; to compare points, give their folders in points/")
+                console.say("no comparison: whole sweeps can't be compared; give the folders of points, in points/")
                 return
         from fedjax_bal.report import build_comparison
 
@@ -223,33 +221,33 @@ def verify(
 @app.command()
 @printing
 def export(
-    folder: Annotated[Path, typer.Argument(help="A run folder, or that of a sweep's point.")],
-    method: Annotated[str | None, typer.Option(help="The method; by default the first.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The seed; by default the first.")] = None,
+    folder: Annotated[Path, typer.Argument(help="Folder of a run, or of a point of a sweep.")],
+    method: Annotated[str | None, typer.Option(help="Method to export. Default: the first.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Its seed. Default: the first.")] = None,
     kind: Annotated[
         str | None,
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="npz, safetensors or orbax for weights, stablehlo for the program; by default --out's ending, or npz.",
+            help="npz, safetensors or orbax (weights), stablehlo (a program). Default: by the ending of --out, or npz.",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The file, or Orbax's folder; by default in the run folder's exports.")
+        Path | None, typer.Option(help="File to write, or folder for orbax. Default: in the run folder's exports/.")
     ] = None,
     data_dir: args.DataDir = None,
     plugin: args.Plugins = None,
 ) -> Iterator[str]:
-    """Write a trained model for programs without this package: its weights, or a program that predicts.
+    """Export a trained model for use without this package: its weights, or a program that predicts.
 
-    The data set is read only for methods that change the model for its evaluation, such as ccvr.
+    Methods that change the model for evaluation, such as ccvr, need the data set (--data-dir).
     """
     from fedjax_bal.lab import FolderError, LoadedSweep, load_run
 
     notes: list[str] = []
     run = load_run(folder, data_dir, notes.append)
     if isinstance(run, LoadedSweep):
-        raise FolderError(f"{folder}: is a sweep's folder; give that of one of its points, such as {run[0].path}")
+        raise FolderError(f"{folder}: holds a sweep; give the folder of one of its points, such as {run[0].path}")
     file = run.export(method, seed, kind, out)
     yield from (*notes, f"model: {file}")
 
@@ -257,12 +255,12 @@ def export(
 app.command("guide")(printing(guide))
 app.command("list")(printing(list_names))
 
-config = typer.Typer(no_args_is_help=True, help="Keys of configurations: explain them, or print their JSON Schema.")
+config = typer.Typer(no_args_is_help=True, help="Explain the keys of configurations, or print their JSON Schema.")
 config.command()(printing(explain))
 config.command()(printing(schema))
 app.add_typer(config, name="config")
 
-data = typer.Typer(no_args_is_help=True, help="Data sets: list, prepare and describe them.")
+data = typer.Typer(no_args_is_help=True, help="List, prepare and describe data sets.")
 data.command("list")(printing(list_datasets))
 data.command()(printing(prepare))
 data.command()(printing(describe))

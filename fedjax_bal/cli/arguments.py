@@ -39,7 +39,7 @@ Devices = Annotated[
     str | None,
     typer.Option(
         metavar="N|all",
-        help="Number of devices to train on. Default: the number that the run began with, or all (one per CPU core).",
+        help="Number of devices to use. Default: all (one per CPU core); a run resumes with the number it began with.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result and errors.")]

@@ -38,15 +38,16 @@ def list_datasets(data_dir: DataDir = None, plugin: Plugins = None) -> Iterator[
 
 
 def prepare(
-    name: Annotated[str, typer.Argument(help="The data set, see fedjax-bal data list.")],
+    name: Annotated[str, typer.Argument(help="A data set (fedjax-bal data list).")],
     options: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]", help="For your own files: path=..., side=64.")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE ...]", help="For your own files, such as path=photos side=64."),
     ] = None,
     data_dir: DataDir = None,
     plugin: Plugins = None,
-    check: Annotated[bool, typer.Option("--check", help="Read and report, but write nothing.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only read and check the files.")] = False,
 ) -> Iterator[str | Table]:
-    """Check a data set's files, and convert them to a format that loads quickly."""
+    """Check the files of a data set, and convert them to a format that loads quickly."""
     from fedjax_bal.data import find_reader, inventory, inventory_digest, load
 
     prepared = None

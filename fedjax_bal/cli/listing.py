@@ -18,10 +18,20 @@ from fedjax_bal.cli.console import names_table
 from fedjax_bal.config import nearest_choices
 
 PAGES = Path(__file__).parents[1] / "guide"
-KINDS = (
-    *("recipes", "models", "selectors", "partitions", "datasets", "metrics", "optimizers", "schedules"),
-    *("availability", "delivery", "speeds", "configs"),
-)
+KINDS = {
+    "recipes": "methods, alone or combined",
+    "models": "networks",
+    "selectors": "how the clients of a round are chosen",
+    "partitions": "how rows are distributed over clients",
+    "datasets": "images and tables (see also fedjax-bal data list)",
+    "metrics": "what is measured",
+    "optimizers": "for clients and the server",
+    "schedules": "of learning rates",
+    "availability": "which clients can be selected",
+    "delivery": "which updates arrive",
+    "speeds": "how fast clients train",
+    "configs": "built-in configurations: papers' tables, protocols, sweeps",
+}
 
 
 def explain(
@@ -51,7 +61,7 @@ def schema(plugin: Plugins = None) -> Iterator[str]:
 
 
 def guide(
-    page: Annotated[str | None, typer.Argument(metavar="[PAGE]", help="Name of a page; without it, list them.")] = None,
+    page: Annotated[str | None, typer.Argument(metavar="[PAGE]", help="Default: list the pages.")] = None,
 ) -> Iterator[Table | Markdown]:
     """Show a page of the guide in the terminal."""
     pages = {file.stem: file.read_text(encoding="utf-8") for file in sorted(PAGES.glob("*.md"))}
@@ -64,14 +74,15 @@ def guide(
 
 
 def list_names(
-    what: Annotated[str | None, typer.Argument(metavar="[KIND]", help="A kind; without it, list the kinds.")] = None,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A name of this kind, to describe it.")] = None,
+    what: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Default: list the kinds.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Describe this name in full.")] = None,
     plugin: Plugins = None,
 ) -> Iterator[str | Table]:
-    """List the names that a configuration can use."""
+    """List everything that a configuration can name: methods, models, data sets, metrics, ..."""
     what = "recipes" if what == "methods" else what
     if what is None:
-        yield names_table((kind, [f"fedjax-bal list {kind}"]) for kind in KINDS)
+        yield names_table((kind, [meaning]) for kind, meaning in KINDS.items())
+        yield "\nfedjax-bal list KIND shows its names, fedjax-bal list KIND NAME describes one"
         return
     if name is not None:
         yield describe_name(what, name)
@@ -195,9 +206,9 @@ def _registries() -> dict[str, tuple[Mapping[str, Callable[..., Any]], tuple[str
 def _details(kind: str, name: str, function: Callable[..., Any]) -> dict[str, str]:
     """Returns what is known of a recipe or a partition beyond its parameters, by label."""
     if kind == "partitions":
-        from fedjax_bal.data.partition import aliases_of
+        from fedjax_bal.data import partition
 
-        return {"also_called": ", ".join(aliases_of(name))}
+        return {"also_called": ", ".join(partition.aliases_of(name))}
     if kind != "recipes":
         return {}
     from fedjax_bal.parts import names_of_needs

@@ -130,7 +130,7 @@ def run_comparison(
         typer.Exit: the user stopped the command, or a run diverged.
     """
     from fedjax_bal import lab
-    from fedjax_bal.contrib.trackers import Mirror, open_trackers, tracked_runs
+    from fedjax_bal.contrib.trackers import Mirror, tracked_runs
     from fedjax_bal.engine.processes import processes
 
     devices = settings.devices
@@ -142,12 +142,14 @@ def run_comparison(
     with contextlib.ExitStack() as session:
         session.enter_context(joined_processes(place, lambda: shared_facts(config), devices))
         first = place is None or processes().first
+        trackers = ()
         if settings.dry_run:
             folder = lab.RunFolder(
                 settings.out or next_folder(config.name, lambda path: lab.RunFolder(path).conflict(config))
             )
         else:
-            folder = session.enter_context(_claimed_folder(config, settings.out, place, first=first))
+            claim = _claimed_folder(config, settings.out, place, track if first else (), first=first)
+            folder, trackers = session.enter_context(claim)
         if place is None:
             args.split_cpu_for([config], devices or (None if fresh else folder.read_devices()))
         else:
@@ -161,7 +163,6 @@ def run_comparison(
 
         display = lab.Progress(progress_console(quiet=settings.quiet or not first), plain=settings.plain)
         keep_compiled_programs(display.note)
-        trackers = open_trackers(track if first else (), folder.path)
         try:
             with (
                 contextlib.closing(Mirror(trackers, tracked_runs(config), display.note)) as mirror,
@@ -181,8 +182,14 @@ def run_comparison(
 
 
 @contextlib.contextmanager
-def _claimed_folder(config: Any, out: Path | None, place: ProcessPlace | None, *, first: bool) -> Iterator[Any]:
-    """Claims `out`, or by default the first of runs/NAME, runs/NAME-2, ... in which the configuration can run."""
+def _claimed_folder(
+    config: Any, out: Path | None, place: ProcessPlace | None, track: Iterable[str], *, first: bool
+) -> Iterator[tuple[Any, Any]]:
+    """Claims `out`, or by default the first of runs/NAME, runs/NAME-2, ... in which the configuration can run.
+
+    Yields the folder and its trackers.
+    """
+    from fedjax_bal.contrib.trackers import open_trackers
     from fedjax_bal.lab import FolderInUseError, RemoteFiles, RunFolder
 
     taken: dict[Path, str] = {}
@@ -191,6 +198,7 @@ def _claimed_folder(config: Any, out: Path | None, place: ProcessPlace | None, *
             conflict = lambda path: taken.get(path) or RunFolder(path).conflict(config)
             path = out or next_folder(config.name, conflict, shown=first)
             folder = RunFolder(path, None if first else RemoteFiles(path))
+            trackers = open_trackers(track, path)  # first: an extra that isn't installed must leave no folder
             try:
                 claim.enter_context(folder.claimed(config))
                 break
@@ -198,7 +206,7 @@ def _claimed_folder(config: Any, out: Path | None, place: ProcessPlace | None, *
                 if out or place or not error.another:
                     raise
                 taken[path] = "the configuration that another process has just started there"
-        yield folder
+        yield folder, trackers
 
 
 def next_folder(name: str, conflict: Callable[[Path], str], *, shown: bool = True) -> Path:
@@ -243,12 +251,11 @@ def run_sweep(
     plan = lab.load_sweep(file, changes)
     conflict = lambda path: lab.SweepFolder(path).conflict(plan.text, plan.configs)
     folder = lab.SweepFolder(settings.out or next_folder(plan.name, conflict), part)
-    configs = [point.config for point in plan.points]
     devices = settings.devices
-    args.split_cpu_for(configs, devices or folder.read_devices())
+    args.split_cpu_for([point.config for point in plan.points], devices or folder.read_devices())
     place = settings.data_dir and str(settings.data_dir.absolute())
     if engine == "ray":
-        devices = _devices_per_batch(configs, devices or folder.read_devices())
+        devices = _devices_per_batch(plan, devices or folder.read_devices())
     with (
         contextlib.nullcontext() if settings.dry_run else folder.claimed(),
         _backend(engine, address, devices, place) as backend,
@@ -291,11 +298,11 @@ def fail_for_failures(failures: Iterable[str]) -> None:
         fail("\n  ".join(["these runs failed; the rest finished:", *lines[:_MOST_FAILURES], *more]), 1)
 
 
-def _devices_per_batch(configs: list[Any], devices: str | int | None) -> int:
+def _devices_per_batch(plan: Any, devices: str | int | None) -> int:
     """Returns the number of devices that each worker of a cluster needs on its machine."""
     if isinstance(devices, str):
         raise ValueError("--devices: received all, but with --engine ray every batch asks for its own: give a number")
-    return devices or args.most_devices(configs)
+    return devices or args.most_devices([point.config for point in plan.points])
 
 
 @contextlib.contextmanager

@@ -203,9 +203,10 @@ def test_another_sweep_takes_the_next_folder_and_says_so(here, monkeypatch):
     monkeypatch.setattr(running, "build_page", lambda path: path)
     monkeypatch.setattr(running, "show_sweep", lambda *_: None)
     (here / "grid.yaml").write_text(f"{small_run.TEXT}sweep: [{{training.batch_size: [10, 20]}}]\n")
-    assert invoke("sweep", "grid.yaml").output == invoke("sweep", "grid.yaml", "training.rounds=9").output == ""
+    for changes in ([], ["training.rounds=9"]):
+        assert "Differences" not in invoke("sweep", "grid.yaml", *changes).output
     for _ in range(2):
-        assert invoke("sweep", "grid.yaml").output.splitlines() == [
+        assert invoke("sweep", "grid.yaml").output.splitlines()[:2] == [
             "runs/small holds different results; writing to runs/small-2. Differences:",
             "  batch_size=10: training.rounds: 9 here, 7 asked for",
         ]
