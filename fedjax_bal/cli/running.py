@@ -161,7 +161,8 @@ def run_comparison(
                 Output().say(line)
             return
 
-        display = lab.Progress(progress_console(quiet=settings.quiet or not first), plain=settings.plain)
+        console = progress_console(quiet=settings.quiet or not first)
+        display = lab.Progress(console, plain=settings.plain)
         keep_compiled_programs(display.note)
         try:
             with (
@@ -175,7 +176,7 @@ def run_comparison(
                 _say_stopped(folder.path)
             raise typer.Exit(INTERRUPTED) from None
         if first:
-            show_comparison(folder.path, display.console)
+            show_comparison(folder.path, console)
         fail_for_failures(
             f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]
         )
