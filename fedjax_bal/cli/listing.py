@@ -15,7 +15,6 @@ from rich.table import Table
 from fedjax_bal.annotations import parameters
 from fedjax_bal.cli.arguments import Plugins
 from fedjax_bal.cli.console import names_table
-from fedjax_bal.config import nearest_choices
 
 PAGES = Path(__file__).parents[1] / "guide"
 KINDS = {
@@ -69,6 +68,8 @@ def guide(
         yield names_table((name, [text.partition("\n")[0].removeprefix("# ")]) for name, text in pages.items())
         return
     if page not in pages:
+        from fedjax_bal.config import nearest_choices
+
         raise ValueError(f"guide: received {page!r}; {nearest_choices(page, pages)}")
     yield Markdown(pages[page])
 
@@ -161,6 +162,8 @@ def listing(what: str) -> dict[str, str]:
         case "configs":
             first = {name: header.partition("\n\n")[0].replace("\n", " ") for name, header in _headers().items()}
             return {name: text.partition(". ")[0].removesuffix(".") + "." for name, text in first.items()}
+    from fedjax_bal.config import nearest_choices
+
     raise ValueError(f"list: received {what!r}; {nearest_choices(what, KINDS)}")
 
 
@@ -178,6 +181,8 @@ def describe_name(kind: str, name: str) -> str:
     """
     names = listing(kind)
     if name not in names:
+        from fedjax_bal.config import nearest_choices
+
         raise ValueError(f"list {kind}: received {name!r}; {nearest_choices(name, names, kind=kind)}")
     if kind == "configs":
         return _headers()[name]
