@@ -58,7 +58,7 @@ def _expect(own: Sequence[Result]) -> Iterator[str]:
         yield "; ".join(_points(result, metric)) + "."
         yield from _reached(result)
     paper = own[0].experiment.split("/")[1]
-    yield f"Compared with the paper in fedjax_bal/guide/paper_{paper}.md"
+    yield f"Compared with the paper in benchmarks/papers_pages/{paper}.md"
 
 
 def _points(result: Result, metric: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Writes the guide's pages on the papers from results/papers: claims with verdicts, and the results behind them."""
+"""Writes papers_pages and the guide's overview from results/papers: claims with verdicts, and the results."""
 
 import math
 import re
@@ -34,7 +34,8 @@ from fedjax_bal.lab import load_sweep
 from fedjax_bal.metrics import Spread, curve, spread
 from fedjax_bal.report.plots import curves, panels_of, percent, to_svg, with_series
 
-GUIDE = Path(__file__).parents[1] / "fedjax_bal" / "guide"
+OVERVIEW = Path(__file__).parents[1] / "fedjax_bal" / "guide" / "papers.md"
+PAGES = Path(__file__).parent / "papers_pages"
 DECIDED = VERDICTS[:4]
 MOST_SHOWN = 4
 PICTURED = "the mean over seeds, and a band of one standard deviation"
@@ -58,7 +59,7 @@ def write() -> list[Path]:
     made = pages()
     for key, paper in papers().items():
         if result := _pictured(paper, results()):
-            made[GUIDE / "pictures" / f"paper_{key}.svg"] = _picture(result)
+            made[PAGES / f"{key}.svg"] = _picture(result)
     for file, text in made.items():
         file.write_text(text, encoding="utf-8")
     return list(made)
@@ -68,18 +69,18 @@ def pages() -> dict[Path, str]:
     """Returns the text of each page by file."""
     known = results()
     decided = {key: [outcome(paper, claim, known) for claim in paper["claims"]] for key, paper in papers().items()}
-    overview = GUIDE / "papers.md"
-    text = overview.read_text(encoding="utf-8")
+    text = OVERVIEW.read_text(encoding="utf-8")
     for name, own in (("counts", _counts(decided)), ("differences", _differences(decided))):
         text = with_part(text, "papers.py", name, own)
-    return {overview: text} | {
-        GUIDE / f"paper_{key}.md": _page(key, papers()[key], own, known) for key, own in decided.items()
+    return {OVERVIEW: text} | {
+        PAGES / f"{key}.md": _page(key, papers()[key], own, known) for key, own in decided.items()
     }
 
 
 def _counts(decided: Mapping[str, Sequence[Outcome]]) -> str:
     """Counts the claims of each paper by verdict, those with runs also by setting, and sums them up in a sentence."""
-    rows = [(f"[{papers()[key]['title']}](paper_{key}.md)", outcomes) for key, outcomes in decided.items()]
+    link = lambda key: f"[{papers()[key]['title']}](../../benchmarks/{PAGES.name}/{key}.md)"
+    rows = [(link(key), outcomes) for key, outcomes in decided.items()]
     everything = [own for outcomes in decided.values() for own in outcomes]
     rows.append(("all", everything))
     cells = [(name, len(outcomes), *(_count(outcomes, verdict) for verdict in VERDICTS)) for name, outcomes in rows]
@@ -127,14 +128,17 @@ def _page(key: str, paper: Mapping[str, Any], outcomes: Sequence[Outcome], known
     claims = [(own.claim["where"], own.claim["claim"], own.claim["theirs"], _run(own), _ours(own)) for own in outcomes]
     parts = [
         f"# {paper['title']}: the paper's claims and our runs",
-        _text(f"{paper['source']}. {paper['note']} How verdicts are computed is [on the overview](papers.md)."),
+        _text(
+            f"{paper['source']}. {paper['note']} How verdicts are computed is "
+            "[on the overview](../../fedjax_bal/guide/papers.md)."
+        ),
         _table(("where", "claim", "paper", "run here", "verdict and ours"), claims),
     ]
     if any(name.startswith(f"papers/{key}/") for name in known):
         parts.append("## Results\n\nMean and standard deviation over seeds.")
     if result := _pictured(paper, known):
         title = f"Test accuracy by round, {_short(result.experiment)}"
-        parts.append(f"![{title}](pictures/paper_{key}.svg)\n\n{title}: {PICTURED}.")
+        parts.append(f"![{title}]({key}.svg)\n\n{title}: {PICTURED}.")
     for name in sorted(known):
         if name.startswith(f"papers/{key}/"):
             parts += [_results(result, paper.get("notes", {}).get(name, "")) for result in known[name]]

@@ -3,12 +3,11 @@
 All functions are pure functions of the records.
 """
 
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-OURS = ("fedjax-bal", "fedjax-bal, oneDNN")
+OURS = "fedjax-bal"
 BAND = 0.15
 """Largest accepted difference of training losses after the same round, relative to the rival's loss. It isn't 0,
 because initial weights, shuffles and cohorts differ."""
@@ -19,32 +18,29 @@ Record = dict[str, Any]
 def summarise(runs: Sequence[Record]) -> Record:
     """Summarises runs: records with `workload`, `contestant`, and either `result` or `error`.
 
-    Returns a record with one entry per workload in `workloads`, and in `geometric_means` the ratios over W1 to W5, by
-    our names.
+    Returns a record with one entry per workload in `workloads`, and in `geometric_mean` that of the ratios of W1 to W5.
     """
     workloads = [workload_summary(name, runs) for name in dict.fromkeys(run["workload"] for run in runs)]
-    counted = [one["ratios"] for one in workloads if one["workload"] != "W4b"]
-    of_all = {name: [ratios[name] for ratios in counted if name in ratios] for name in OURS}
-    means = {name: math.exp(statistics.fmean(map(math.log, ratios))) for name, ratios in of_all.items() if ratios}
-    return {"workloads": workloads, "geometric_means": means}
+    ratios = [one["ratio"] for one in workloads if one["workload"] != "W4b" and one["ratio"] is not None]
+    return {"workloads": workloads, "geometric_mean": statistics.geometric_mean(ratios) if ratios else None}
 
 
 def workload_summary(workload: str, runs: Sequence[Record]) -> Record:
-    """Summarises the contestants of a workload, the fastest rival, and our speed relative to it, by our names."""
+    """Summarises the contestants of a workload, the fastest rival, and our speed relative to it."""
     here = [run for run in runs if run["workload"] == workload]
     names = dict.fromkeys(run["contestant"] for run in here)
     contestants = {name: contestant([run for run in here if run["contestant"] == name]) for name in names}
     ran = [one for one in contestants.values() if one["median"] is not None]
-    fastest = max((one for one in ran if one["contestant"] not in OURS), key=lambda one: one["median"], default=None)
+    fastest = max((one for one in ran if one["contestant"] != OURS), key=lambda one: one["median"], default=None)
     for one in ran:
-        if one["contestant"] != OURS[0]:
-            one["equal_work"] = equal_work(contestants.get(OURS[0]), one)
-    ours = {one["contestant"]: one["median"] for one in ran if one["contestant"] in OURS}
+        if one["contestant"] != OURS:
+            one["equal_work"] = equal_work(contestants.get(OURS), one)
+    ours = contestants[OURS]["median"] if OURS in contestants else None
     return {
         "workload": workload,
         "contestants": list(contestants.values()),
         "fastest_rival": fastest and fastest["contestant"],
-        "ratios": {name: median / fastest["median"] for name, median in ours.items()} if fastest else {},
+        "ratio": ours / fastest["median"] if ours and fastest else None,
     }
 
 
@@ -101,28 +97,26 @@ def equal_work(ours: Record | None, rival: Record) -> Record:
 
 def markdown(summary: Record) -> str:
     """Formats the table of all workloads, followed by notes on single runs."""
-    ours = [name for name in OURS if any(name in one["ratios"] for one in summary["workloads"])]
-    heads = ["workload", "contestant", "client updates/s", "lowest to highest", "passes"]
-    heads += [*(f"{name} / it" for name in ours), "equal work"]
+    heads = ["workload", "contestant", "client updates/s", "lowest to highest", "passes", f"{OURS} / it", "equal work"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for workload in summary["workloads"]:
-        lines += [_row(workload, one, ours) for one in _ordered(workload["contestants"])]
+        lines += [_row(workload, one) for one in _ordered(workload["contestants"])]
     lines += ["", *_notes(summary)]
     return "\n".join(lines)
 
 
 def _ordered(contestants: Sequence[Record]) -> list[Record]:
-    return sorted(contestants, key=lambda one: (one["contestant"] not in OURS, -(one["median"] or 0)))
+    return sorted(contestants, key=lambda one: (one["contestant"] != OURS, -(one["median"] or 0)))
 
 
-def _row(workload: Record, one: Record, ours: Sequence[str]) -> str:
+def _row(workload: Record, one: Record) -> str:
     name = one["contestant"]
-    cells = [workload["workload"], f"**{name}**" if name in (*OURS, workload["fastest_rival"]) else name]
+    cells = [workload["workload"], f"**{name}**" if name in (OURS, workload["fastest_rival"]) else name]
     if one["median"] is None:
-        return f"| {' | '.join([*cells, one['errors'][0], '', '0', *('' for _ in ours), ''])} |"
+        return f"| {' | '.join([*cells, one['errors'][0], '', '0', '', ''])} |"
     medians = {each["contestant"]: each["median"] for each in workload["contestants"]}
     cells += [figure(one["median"]), f"{figure(one['lowest'])} to {figure(one['highest'])}", str(one["passes"])]
-    cells += [f"{medians[own] / one['median']:.2f}" if medians.get(own) and own != name else "" for own in ours]
+    cells.append(f"{medians[OURS] / one['median']:.2f}" if medians.get(OURS) and name != OURS else "")
     return f"| {' | '.join([*cells, _work(one['equal_work']) if 'equal_work' in one else ''])} |"
 
 
@@ -139,14 +133,12 @@ def _work(check: Record) -> str:
 
 def _notes(summary: Record) -> list[str]:
     notes = [
-        f"- {workload['workload']}, {name}: {ratio:.2f} times {workload['fastest_rival']}{_own(workload, name)}"
+        f"- {workload['workload']}: {workload['ratio']:.2f} times {workload['fastest_rival']}{_own(workload)}"
         for workload in summary["workloads"]
-        for name, ratio in workload["ratios"].items()
+        if workload["ratio"] is not None
     ]
-    notes += [
-        f"- geometric mean over W1 to W5, of those that ran, {name}: {mean:.2f}"
-        for name, mean in summary["geometric_means"].items()
-    ]
+    if summary["geometric_mean"] is not None:
+        notes.append(f"- geometric mean over W1 to W5, of those that ran: {summary['geometric_mean']:.2f}")
     notes.append(
         f"- equal work: the same number of parameters, and training losses within {BAND:.0%} at every round in common"
     )
@@ -154,8 +146,8 @@ def _notes(summary: Record) -> list[str]:
     return notes + [f"- {one['workload']}, {each['contestant']}: {each['errors'][0]}" for one, each in failed]
 
 
-def _own(workload: Record, name: str) -> str:
-    ours = next(one for one in workload["contestants"] if one["contestant"] == name)
+def _own(workload: Record) -> str:
+    ours = next(one for one in workload["contestants"] if one["contestant"] == OURS)
     share, compiling = ours["matmul_peak_share"], ours["compile_s"]
     parts = [
         f"{share:.0%} of the measured matmul peak" if share else "",

@@ -226,7 +226,7 @@ def make_up(folder: Path, count: int) -> None:
                 stream.write(json.dumps(made_up_line(method, seed, at, accuracy)) + "\n")
     names = [f"class {number}" for number in range(CLASSES)]
     numbers = {"rounds": rounds, "final_accuracy": 0.8, "best_accuracy": 0.8, "last5_accuracy": 0.8}
-    numbers |= dict.fromkeys(("leaks", "failure", "broken_clients"))
+    numbers |= dict.fromkeys(("failure", "broken_clients"))
     listed = [{"method": method, "seed": seed, **numbers} for method, seed in runs]
     summary = dict.fromkeys(("device", "client_updates_per_s", "samples_per_s", "target_accuracy"))
     summary |= {"name": "synthetic", "finished": True, "class_names": names, "runs": listed}

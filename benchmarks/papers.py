@@ -4,7 +4,7 @@
 
 Each folder adds results/papers/NAME.csv with one row per run, and NAME_curves.csv with at most 50 evaluations of each
 run. NAME is the configuration's name, with the suffix `_N_rounds` if the runs have fewer rounds than the configuration.
-Then the guide's pages on the papers, the README's counts, and Expect, Time and Machine in the headers of the
+Then the pages of the papers, the guide's overview of them, and Expect, Time and Machine in the headers of the
 configurations are written from these tables and from papers.yaml. Without a folder, only this last step is done.
 Folders of one experiment that have different methods are given together, because its tables are replaced.
 """
@@ -24,6 +24,7 @@ from _claims import CURVES, KEPT, experiment_of, rounds_of
 from fedjax_bal.config import Config, builtin_configs, config_leaves, load_config
 from fedjax_bal.config.resolved import paper_setting
 from fedjax_bal.lab import load_sweep
+from fedjax_bal.plugins import load_plugins
 
 COLUMNS = (
     *("method", "seed", "rounds", "final_accuracy", "best_accuracy", "last5_accuracy", "balanced_accuracy"),
@@ -31,6 +32,8 @@ COLUMNS = (
     *("traffic_to_target_bytes", "failure"),
 )
 MOST_POINTS = 50
+PLUGINS = tuple(f"fedjax_bal.contrib.{name}" for name in ("dcgan", "late_control_variates", "privacy"))
+"""What some of the configurations need."""
 
 
 def main() -> None:
@@ -39,6 +42,7 @@ def main() -> None:
     parser.add_argument("--commit", default="", help="the commit that the folders were made with")
     parser.add_argument("--note", default="", help="what the time depends on, such as: beside other work")
     asked = parser.parse_args()
+    load_plugins(PLUGINS)
     for text in collect(asked.folders, {"commit": asked.commit, "note": asked.note}):
         print(text)
     for file in (*_paper_pages.write(), *_paper_headers.write()):

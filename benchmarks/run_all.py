@@ -3,16 +3,15 @@
     python benchmarks/run_all.py --suite cpu --data-dir DIR      (about half an hour on two cores; --short: ten minutes)
     python benchmarks/run_all.py --suite gpu                     (fedjax-bal and the PyTorch loop, on one GPU)
 
-Every run is a separate process, in which only rounds after the first count. fedjax-bal, without and with oneDNN's
-convolutions, the two fastest known rivals of a workload and the PyTorch loop run in every pass, the others only in the
-first. A rival runs in its own environment, which `benchmarks/peers/setup.sh NAME` creates; missing rivals are skipped
-and named. Writes all runs and their summary as JSON, and prints a table.
+Every run is a separate process, in which only rounds after the first count. fedjax-bal, the two fastest known rivals of
+a workload and the PyTorch loop run in every pass, the others only in the first. A rival runs in its own environment,
+which `benchmarks/peers/setup.sh NAME` creates; missing rivals are skipped and named. Writes all runs and their summary
+as JSON, and prints a table.
 """
 
 import argparse
 import contextlib
 import datetime
-import functools
 import importlib.util
 import json
 import os
@@ -48,8 +47,7 @@ class Contestant(NamedTuple):
     lacks: tuple[str, ...] = ()  # unsupported workloads
 
 
-OURS = Contestant(_results.OURS[0])
-ONEDNN = Contestant(_results.OURS[1], options=("model.convolution=onednn",))
+OURS = Contestant(_results.OURS)
 LOOPS = (
     Contestant("torch_loop", "torch", "torch_loop"),
     Contestant("torch_loop, 2 processes", "torch", "torch_loop", ("--processes", "2")),
@@ -130,7 +128,7 @@ def contestants(suite: str, workload: str, number: int, *, short: bool = False) 
     if suite == "gpu":
         chosen = [OURS, *CUDA_LOOPS]
     else:
-        chosen = [OURS, ONEDNN, *FASTEST[workload], *LOOPS]
+        chosen = [OURS, *FASTEST[workload], *LOOPS]
         chosen += [other for other in ALL if other not in chosen and number == 0 and not short]
     chosen = [one for one in chosen if workload not in one.lacks]
     first = number % len(chosen)
@@ -140,7 +138,7 @@ def contestants(suite: str, workload: str, number: int, *, short: bool = False) 
 def python_of(contestant: Contestant) -> str | None:
     """Returns the Python interpreter of the contestant's environment; None if there is none."""
     if not contestant.environment:
-        return None if contestant == ONEDNN and why_no_onednn() else sys.executable
+        return sys.executable
     own = HERE / "peers" / contestant.environment / ".venv" / "bin" / "python"
     if own.exists():
         return str(own)
@@ -148,24 +146,10 @@ def python_of(contestant: Contestant) -> str | None:
     return sys.executable if here else None
 
 
-@functools.cache
-def why_no_onednn() -> str | None:
-    """Returns the reason why oneDNN's convolutions aren't available; None if they are."""
-    from fedjax_bal.models import onednn
-
-    try:
-        onednn.check_built()
-    except ValueError as error:
-        return str(error)
-    return None
-
-
 def note_missing(asked: argparse.Namespace, workloads: list[str]) -> None:
     """Prints which contestants are missing, and the command that installs them."""
     wanted = [one for name in workloads for one in contestants(asked.suite, name, 0, short=asked.short)]
     missing = dict.fromkeys(one for one in wanted if python_of(one) is None)
-    if ONEDNN in missing:
-        print(f"left out: {ONEDNN.name}: {why_no_onednn()}\n")
     names = " ".join(dict.fromkeys(one.environment for one in missing if one.environment))
     if names:
         print(f"left out, for want of an environment: {names}; to have them: benchmarks/peers/setup.sh {names}\n")

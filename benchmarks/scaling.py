@@ -247,7 +247,7 @@ def saved(simulation: Any, snapshot: Any) -> Record:
     from fedjax_bal.bench.measure import forget_peak, resident_peak
     from fedjax_bal.engine.host import fetch, rows_to_save
     from fedjax_bal.lab import checkpoint
-    from fedjax_bal.lab.recorder import SavedRun
+    from fedjax_bal.lab.run import SavedRun
 
     forget_peak()
     with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,6 @@ from fedjax_bal.methods.class_balanced import ClassBalancedLoss
 from fedjax_bal.methods.climb import DualWeights
 from fedjax_bal.methods.creff import FeatureMatching
 from fedjax_bal.methods.crop_flip import CropAndFlip, Cutout
-from fedjax_bal.methods.dcgan import SharedDcgans
 from fedjax_bal.methods.ditto import SeparateModel
 from fedjax_bal.methods.dp import PrivateMean, epsilon
 from fedjax_bal.methods.equal_weights import EqualWeights
@@ -109,7 +108,7 @@ from fedjax_bal.methods.roles import (
     static,
 )
 from fedjax_bal.methods.rucr import UnifiedPrototypes
-from fedjax_bal.methods.scaffold import ControlVariates, LateControlVariates
+from fedjax_bal.methods.scaffold import ControlVariates
 
 __all__ = [
     "BALANCED",
@@ -157,7 +156,6 @@ __all__ = [
     "Krum",
     "LabelMargins",
     "LabelMaskingDistillation",
-    "LateControlVariates",
     "LocalGenerator",
     "LogitCalibration",
     "LogitSuppression",
@@ -212,7 +210,6 @@ __all__ = [
     "Separate",
     "SeparateModel",
     "Server",
-    "SharedDcgans",
     "SharedGenerator",
     "Shift",
     "SimplexClassifier",

@@ -31,11 +31,15 @@ T = TypeVar("T")
 GROUP = "fedjax_bal.plugins"
 """The group of entry points."""
 
+INCLUDED = "fedjax_bal.contrib"
+"""The package of the plug-ins that come along, which are loaded like others: `--plugin fedjax_bal.contrib.privacy`."""
+TRACKERS = f"{INCLUDED}.trackers"
+"""The plug-in that `--track` loads."""
 _PREFIX = "fedjax_bal_plugin_"  # prevents clashes of modules that are loaded from a file with other modules
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 COLUMNS = frozenset(
     (
-        *("method", "seed", "round", "wall_s", "point", "status", "failure", "composition", "leaks"),
+        *("method", "seed", "round", "wall_s", "point", "status", "failure", "composition"),
         *("confusion_matrix", "program", "runs_together", "compile_s", "device_bytes"),
         *("client_updates_per_s", "samples_per_s"),
     )
@@ -55,6 +59,8 @@ def register(kind: str, name: str, *, citation: str = "") -> Callable[[T], T]:
     | `partitioner` | `f(rng, labels, num_clients, ...)`, returns row numbers | `partition: {scheme: NAME}` |
     | `dataset` | a function that returns a `Dataset`, or a `Reader` | `dataset: {name: NAME}` |
     | `metric` | `f(result: RoundResult)`, returns a number or None; or a `Metric` | `metrics.jsonl`, tables, reports |
+    | `analysis` | a subclass of `fedjax_bal.analyses.Analysis` | `evaluation: {analyses: [NAME]}` |
+    | `tracker` | `f(folder)`, returns a `fedjax_bal.lab.trackers.Tracker` | `--track NAME` |
 
     All other parameters of a function, and the fields of a part, are options next to the name, checked by annotations:
     `float`, `Annotated[float, Ge(0)]`, `Literal["a", "b"]`.
@@ -199,7 +205,10 @@ def _plugin_of(module: str) -> Plugin:
     """Returns the plug-in to which a module belongs: its file, or its outermost package."""
     top = sys.modules[module.partition(".")[0]]
     file = getattr(top, "__file__", None)
-    if file is None:
+    if module.startswith(f"{INCLUDED}."):
+        # Like the package itself, it may be a newer version when a run resumes.
+        plugin = Plugin(".".join(module.split(".")[:3]), None, "included")
+    elif file is None:
         plugin = Plugin(top.__name__, None, "interactive")
     else:
         source = _source(Path(file).resolve())
@@ -302,6 +311,15 @@ def _metric(name: str, entry: Any) -> Any:
     return Metric(name, meaning, value, "last", Column(OWN, name.replace("_", " ")), Unit("", 1, ".4g"))
 
 
+def _analysis(name: str, kind: Any) -> Any:
+    from fedjax_bal.analyses import Analysis
+
+    if not (isinstance(kind, type) and issubclass(kind, Analysis)):
+        raise ValueError(f"received {kind!r:.80}, must be a subclass of fedjax_bal.analyses.Analysis")
+    _check_parameters(kind, ())
+    return kind
+
+
 _KINDS: dict[str, tuple[str, str, Callable[[str, Any], Any]]] = {
     "recipe": ("recipes", "RECIPES", _recipe),
     "part": ("recipes", "RECIPES", _part),
@@ -310,6 +328,8 @@ _KINDS: dict[str, tuple[str, str, Callable[[str, Any], Any]]] = {
     "partitioner": ("data", "SCHEMES", _partitioner),
     "dataset": ("data", "DATASETS", _dataset),
     "metric": ("metrics", "METRICS", _metric),
+    "analysis": ("analyses", "ANALYSES", _analysis),
+    "tracker": ("lab", "TRACKERS", lambda name, tracker: tracker),
 }
 """For each kind: package and name of its registry, and the function that builds an entry from a registered object."""
 

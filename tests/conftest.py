@@ -116,11 +116,24 @@ class Registrations:
     @staticmethod
     def pytest_runtest_teardown():
         """Takes back what a test, or an example, has registered."""
-        registry = sys.modules.get("fedjax_bal.registry")
-        if registry and registry.PLUGINS:
-            import registered  # late: no module of the package may be imported before the hook above
+        forget_registrations()
 
-            registered.forget()
+    @staticmethod
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report():
+        """Takes back what the plug-ins that a file imports have registered, so that other files' tests don't vary."""
+        report = yield
+        forget_registrations()
+        return report
+
+
+def forget_registrations():
+    """Takes back all that plug-ins have registered."""
+    registry = sys.modules.get("fedjax_bal.registry")
+    if registry and registry.PLUGINS:
+        import registered  # late: no module of the package may be imported before the hook above
+
+        registered.forget()
 
 
 @pytest.fixture(autouse=True, scope="session")

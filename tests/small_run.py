@@ -10,10 +10,10 @@ from pathlib import Path
 import filelock
 import pytest
 
-from fedjax_bal.config import Config, load_config
-from fedjax_bal.contrib.trackers import Mirror, tracked_runs
+from fedjax_bal.config import Config, load_config, with_convolution
 from fedjax_bal.lab import RunFolder
-from fedjax_bal.lab.runner import run_comparison
+from fedjax_bal.lab.compare import chosen_form, run_comparison
+from fedjax_bal.lab.trackers import Trackers
 
 TEXT = """
 name: small
@@ -68,15 +68,16 @@ def config(tmp_path: Path, *overrides: str) -> Config:
     """The small comparison's configuration."""
     file = tmp_path / "small.yaml"
     file.write_text(TEXT)
-    return load_config(file, overrides)
+    loaded = load_config(file, overrides)
+    return with_convolution(loaded, chosen_form([loaded]))
 
 
 def run(path: Path, wanted: Config, *, should_stop=lambda: False, trackers=(), **options) -> Quiet:
     """One session in a folder; raises what `run_comparison` raises."""
     display, folder = Quiet(), RunFolder(path)
-    mirror = Mirror(trackers, tracked_runs(wanted), display.note)
-    with folder.claimed(wanted), contextlib.closing(mirror):
-        run_comparison(wanted, folder, display, mirror, should_stop, **options)
+    execution = None if options.get("fresh") else folder.read_execution()
+    with folder.claimed(wanted), contextlib.closing(Trackers(trackers, wanted, display.note)) as tracking:
+        run_comparison(wanted, folder, display, should_stop, callbacks=[tracking], execution=execution, **options)
     return display
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import small_run
 from rich.console import Console
 
-from fedjax_bal.lab import Progress, SweepFolder, run_sweep
+from fedjax_bal.lab import Progress, SharedInputs, SweepFolder, dry_run, run_sweep
+from fedjax_bal.lab.compare import chosen_form
 from fedjax_bal.lab.sweep_plan import Sweep, load_sweep
 
 BASE = small_run.TEXT.replace("rounds: 7", "rounds: 4").replace("seeds: [0, 1]", "seeds: [0]")
@@ -22,18 +23,26 @@ def sweep(tmp_path: Path, text: str, *overrides: str) -> Sweep:
     (tmp_path / "small.yaml").write_text(BASE)
     file = tmp_path / "sweep.yaml"
     file.write_text(f"name: mine\nbase: small.yaml\n{text}\n")
-    return load_sweep(file, overrides)
+    plan = load_sweep(file, overrides)
+    return plan.with_convolution(chosen_form(plan.configs.values()))
 
 
-def carry(wanted: Sweep, path: Path, *, should_stop=lambda: False, dry_run=False, most=None, backend=None, part=None):
+def carry(wanted: Sweep, path: Path, *, should_stop=lambda: False, most=None, part=None, only_table=False):
     """A session in a folder: the rows, whether it was stopped, and what was said."""
     folder, console = SweepFolder(path, part), Console(record=True, width=400, file=io.StringIO())
     with folder.claimed():
         rows, stopped = run_sweep(
             wanted, folder, Progress(console, plain=True),
-            data_dir=None, devices=1, should_stop=should_stop, dry_run=dry_run, most=most, backend=backend,
+            data_dir=None, devices=1, should_stop=should_stop, most=most, only_table=only_table,
         )  # fmt: skip
     return rows, stopped, console.export_text()
+
+
+def describe(wanted: Sweep, path: Path) -> list[str]:
+    """What a dry run says."""
+    folder = SweepFolder(path)
+    points = {point.label: folder.point(point.label) for point in wanted.points}
+    return list(dry_run(wanted, points, SharedInputs(devices=1, plan=True), None))
 
 
 def read_table(path: Path) -> list[dict[str, str]]:

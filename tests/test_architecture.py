@@ -26,8 +26,9 @@ FLOORS = (
     *("validate", "annotations"),
     *("optim", "models", "data", "selection", "methods", "parts", "recipes", "metrics", "options", "engine.processes"),
     *("engine.device", "engine.reference", "engine.host"),
-    *("config", "plugins", "contrib.privacy", "contrib.trackers"),
+    *("analyses", "config", "plugins"),
     *("lab", "report", "testing", "bench", "cli", "__main__"),
+    "contrib",
 )
 
 
@@ -52,7 +53,7 @@ def imports() -> list[tuple[str, str, str, str]]:
 
 def test_every_file_stands_on_a_floor():
     files = [".".join(("fedjax_bal", *file.relative_to(ROOT).with_suffix("").parts)) for file in ROOT.rglob("*.py")]
-    between = ("fedjax_bal.__init__", "fedjax_bal.engine.__init__", "fedjax_bal.contrib.__init__")
+    between = ("fedjax_bal.__init__", "fedjax_bal.engine.__init__")
     assert [file for file in files if package_of(file) is None and file not in between] == []
 
 
@@ -62,10 +63,29 @@ def test_imports_point_one_way():
 
 
 def test_packages_import_each_other_through_their_faces():
-    """`parts` and `recipes` are the faces of `methods`: they alone import from its files, and others from them."""
-    past = [line for line in imports() if line[2] != f"fedjax_bal.{line[3]}" and line[1] not in ("parts", "recipes")]
+    """`parts` and `recipes` are the faces of `methods`: they alone import from its files, and others from them.
+
+    The plug-ins that come along may use any file, as those of users may.
+    """
+    core = [line for line in imports() if line[1] != "contrib"]
+    past = [line for line in core if line[2] != f"fedjax_bal.{line[3]}" and line[1] not in ("parts", "recipes")]
     assert past == []
-    assert {line[1] for line in imports() if line[3] == "methods"} == {"parts", "recipes"}
+    assert {line[1] for line in core if line[3] == "methods"} == {"parts", "recipes"}
+
+
+def test_nothing_imports_the_plugins_that_come_along():
+    """They are loaded as users' plug-ins are, with `--plugin`, so that the core stays whole without them."""
+    users = []
+    for file in sorted(ROOT.rglob("*.py")):
+        if file.is_relative_to(ROOT / "contrib"):
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            users += [f"{file}:{node.lineno}" for name in names if f"{name}.".startswith("fedjax_bal.contrib.")]
+    assert users == []
 
 
 def test_the_files_of_the_lab_import_each_other_without_a_circle():
@@ -77,5 +97,5 @@ def test_the_files_of_the_lab_import_each_other_without_a_circle():
         within = [line for line in lines if f"{line.module}.".startswith("fedjax_bal.lab.")]
         names = [line.module.split(".")[2:] or [name.name for name in line.names] for line in within]
         graph[file.stem] = {name for some in names for name in some}
-    assert graph["runner"] > {"loop", "recorder"}
+    assert graph["compare"] > {"loop", "run"}
     graphlib.TopologicalSorter(graph).prepare()

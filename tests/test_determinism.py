@@ -16,7 +16,7 @@ RUN = ("run", "small.yaml", "seeds=[0]", "methods=[{recipe: [scaffold, rebafl]}]
 
 def final(folder):
     """All that the last checkpoint holds, bit by bit."""
-    with np.load(checkpoint.generations(folder / "checkpoints" / "method-0-seed-0")[0]) as arrays:
+    with np.load(checkpoint.generations(folder / "checkpoints" / "scaffold+rebafl-seed-0")[0]) as arrays:
         return {name: (arrays[name].dtype, arrays[name].shape, arrays[name].tobytes()) for name in arrays.files[1:]}
 
 

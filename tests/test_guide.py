@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 
 ROLES = Path(parts.__file__).parent / "guide" / "roles.md"
 README = Path(__file__).parents[1] / "README.md"
+PAPERS = README.parent / "benchmarks" / "papers_pages"
 EXAMPLES = ("library", "own_data", "functional_api", "extending", "roles")
 """Pages whose Python examples are a script, each by itself; that of roles goes on from library's."""
 PRINTED = {
@@ -88,7 +89,7 @@ def test_examples_in_python_run_as_scripts_without_a_warning_on_all_cores(page, 
 
 
 def test_links_lead_somewhere():
-    for page in (README, README.with_name("CONTRIBUTING.md"), *ROLES.parent.glob("*.md")):
+    for page in (README, README.with_name("CONTRIBUTING.md"), *ROLES.parent.glob("*.md"), *PAPERS.glob("*.md")):
         links = re.findall(r"\]\(([^)#]+)", page.read_text())
         assert all((page.parent / link).exists() for link in links if "://" not in link), page
 

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "fedjax_bal" / "guide"
 PICTURES = GUIDE / "pictures"
+PAPERS = ROOT / "benchmarks" / "papers_pages"
 SMALL, ALL = 60_000, 400_000
 REMEDY = "python .ci/guide/pictures.py partitions purpose round"
 
@@ -33,6 +34,8 @@ def test_every_picture_is_small_and_stands_in_a_page():
     sizes = {picture: picture.stat().st_size for picture in PICTURES.iterdir()}
     assert shown == set(sizes)
     assert max(sizes.values()) < SMALL and sum(sizes.values()) < ALL
+    for picture in PAPERS.glob("*.svg"):
+        assert f"]({picture.name})" in picture.with_suffix(".md").read_text() and picture.stat().st_size < SMALL
 
 
 @pytest.mark.parametrize("name", [*partition.SCHEMES, "imbalance_factor"])

@@ -18,9 +18,9 @@ from fedjax_bal import annotations, models
 
 MODULES = (
     "fedjax_bal",
-    *(f"fedjax_bal.{name}" for name in ("config", "contrib.privacy", "contrib.trackers", "optim", "report", "testing")),
+    *(f"fedjax_bal.{name}" for name in ("analyses", "config", "contrib", "optim", "report", "testing")),
     "fedjax_bal.types",
-    r"!fedjax_bal\.(config|contrib\.privacy|contrib\.trackers|data\.partition|data\.sources|optim|parts|report|"
+    r"!fedjax_bal\.(config|contrib|data\.partition|data\.sources|optim|parts|report|"
     r"selection|testing)\.",
 )
 _EXAMPLE = re.compile(r"(<pre.*?</pre>)", re.DOTALL)

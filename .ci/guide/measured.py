@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 from fedjax_bal.config import Config, builtin_configs, load_config, read_sheet
 from fedjax_bal.lab import load_sweep
 from fedjax_bal.metrics import Difference, SeededDraw, paired_difference
+from fedjax_bal.plugins import load_plugins
 
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 _LONG_TAIL = "protocols/long_tail"
+_PLUGINS = tuple(f"fedjax_bal.contrib.{name}" for name in ("dcgan", "late_control_variates", "privacy"))
 Row = Mapping[str, Any]
 
 
@@ -40,6 +42,7 @@ class LongTailed(NamedTuple):
 @cache
 def beside_papers() -> tuple[BesidePaper, ...]:
     """Returns all measured accuracies for which a configuration has the paper's."""
+    load_plugins(_PLUGINS)
     measured = {name: rows for name, rows in _measured() if "paper" in read_sheet(name)}
     return tuple(pair for name, rows in measured.items() for pair in _beside(name, rows))
 

@@ -1,4 +1,4 @@
-"""The guide's generated pages: README, method cards, configuration keys and metrics."""
+"""The guide's further pages: README, claims of the papers, method cards, configuration keys and metrics."""
 
 import re
 from collections.abc import Iterator
@@ -22,6 +22,7 @@ COPIED = {
     "benchmarks.md": ROOT / "benchmarks" / "README.md",
     "contributing.md": ROOT / "CONTRIBUTING.md",
 }
+PAPERS = ROOT / "benchmarks" / "papers_pages"
 STYLE = """
 .md-typeset td code { white-space: nowrap } /* names are hard to read when broken over two lines */
 .keys td:nth-child(2), .keys td:nth-child(3) { min-width: 12rem }
@@ -48,7 +49,8 @@ def on_nav(nav: Navigation, files: Files, **_: Any) -> None:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Inserts the table of metrics into its page; widens some pages."""
+    """Inserts the table of metrics into its page, widens some pages, and redirects links to the papers' pages."""
+    markdown = markdown.replace("](../../benchmarks/papers_pages/", "](papers/")
     if page.file.src_uri in WIDE:
         page.meta["hide"] = ["toc"]
     return markdown.replace("<!-- metrics -->", _metrics()) if "<!-- metrics -->" in markdown else markdown
@@ -62,6 +64,8 @@ def on_page_content(html: str, **_: Any) -> str:
 def _pages() -> Iterator[tuple[str, str]]:
     for path, source in COPIED.items():
         yield path, _with_links_inside(source.read_text(encoding="utf-8"))
+    for source in sorted(PAPERS.iterdir()):
+        yield f"papers/{source.name}", source.read_text(encoding="utf-8").replace("](../../fedjax_bal/guide/", "](../")
     yield "keys.md", _keys()
     yield from _methods()
 

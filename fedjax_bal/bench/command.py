@@ -168,10 +168,9 @@ def caption(records: Sequence[dict[str, Any]]) -> str:
     first = records[0]
     strategies = ", ".join(dict.fromkeys(record["strategy"] for record in records))
     peak = first["matmul_peak_flops_per_s"] / 1e9
-    named = ", ".join(f"{name} {first['versions'][name]}" for name in ("jax", "oneDNN") if name in first["versions"])
     return (
         f"{first['device']}, {first['devices']} XLA device{'s' if first['devices'] > 1 else ''}, "
-        f"{named}, fedjax_bal {first['versions']['fedjax_bal']}\n"
+        f"jax {first['versions']['jax']}, fedjax_bal {first['versions']['fedjax_bal']}\n"
         f"strategy {strategies}; {first['data']}; medians over dispatches, spread is highest minus lowest\n"
         f"memory {first['memory_kind']}; peak {peak:.0f} GFLOP/s, of large {first['precision']} matrix products"
     )

@@ -1,9 +1,7 @@
-"""The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `verify`, `export`, `list`, `guide`, ..."""
+"""The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `export`, `list`, `guide`, ..."""
 
 import signal
-from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -11,14 +9,10 @@ import typer
 
 from fedjax_bal._version import __version__
 from fedjax_bal.cli import arguments as args
-from fedjax_bal.cli.console import Output, fail, messages, printing
+from fedjax_bal.cli.console import Output, messages, printing
 from fedjax_bal.cli.data import describe, list_datasets, prepare
 from fedjax_bal.cli.listing import explain, guide, list_names, schema
 from fedjax_bal.cli.running import build_page, run
-
-_MOST_SHOWN = 20
-_DAMAGED = 1
-_UNFINISHED = 3
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -172,50 +166,6 @@ def report(
             if out is not None:
                 raise
             console.say(f"not compared: {error}")
-
-
-@app.command()
-@printing
-def verify(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or sweeps, or exported models.")
-    ],
-    plugin: args.Plugins = None,
-) -> Iterator[str]:
-    """Check that all results are intact, and give remedies for damaged or missing files.
-
-    Pages, plots and tables aren't checked: `fedjax-bal report` makes them again from the results.
-
-    Exit code 0: all files are intact. 1: some are damaged or missing.
-    3: no damage found, but no SHA256SUMS to compare with, because a session is running or was killed.
-    """
-    from fedjax_bal.lab import verify as check
-
-    damaged = 0
-    unfinished = False
-    for folder in folders:
-        damages = []
-        remarks = Counter[str]()
-        whole = Counter[str]()
-        for finding in check(folder):
-            unfinished |= bool(finding.unfinished)
-            if finding.damage:
-                damages.append(f"damaged: {finding.place}: {finding.damage}")
-            elif finding.remark:
-                remarks[f"{finding.kind}: {finding.remark}"] += 1
-            else:
-                whole[finding.kind] += 1
-        damaged += len(damages)
-        yield from islice(damages, _MOST_SHOWN)
-        if len(damages) > _MOST_SHOWN:
-            yield f"{len(damages) - _MOST_SHOWN} more are damaged"
-        counted = lambda texts: [f"{count} x {text}" if count > 1 else text for text, count in texts.items()]
-        yield from (f"{folder}: {text}" for text in counted(remarks))
-        yield f"{folder}: intact: {', '.join(counted(whole)) or 'nothing'}"
-    if damaged:
-        fail(f"{damaged} damaged, see above", _DAMAGED)
-    if unfinished:
-        fail("not finished, see above", _UNFINISHED)
 
 
 @app.command()

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -102,10 +102,12 @@ def run(
     """
     with messages():
         from fedjax_bal.config import is_sweep, load_config
+        from fedjax_bal.plugins import TRACKERS, load_plugins
 
         if quiet and verbose:
             raise ValueError("--quiet: received together with --verbose; give one of them")
         settings = Settings(out, data_dir, args.parse_devices(devices), dry_run, plain, quiet, verbose)
+        load_plugins([TRACKERS] if track else [])
         file, changes = args.split_arguments(arguments)
         several_processes = {"coordinator": coordinator, "process_id": process_id, "processes": processes}
         if is_sweep(file, changes):
@@ -117,12 +119,14 @@ def run(
         else:
             reason = "is for a sweep, but no key has several values (such as lr=0.01,0.1)"
             args.refuse_options(reason, together=together, part=part, engine=engine, address=address)
+            if dry_run:
+                args.refuse_options("isn't needed for --dry-run", distributed=distributed)
             place = process_place(distributed, **several_processes, environment=os.environ)
             run_comparison(load_config(file, changes), settings, place, fresh=fresh, track=track or ())
 
 
 def run_comparison(
-    config: Any, settings: Settings, place: ProcessPlace | None, *, fresh: bool, track: Any = ()
+    config: Any, settings: Settings, place: ProcessPlace | None, *, fresh: bool, track: Sequence[str] = ()
 ) -> None:
     """Starts or resumes a comparison, and shows its results; `fresh` starts over, regardless of the folder's content.
 
@@ -130,47 +134,53 @@ def run_comparison(
         typer.Exit: the user stopped the command, or a run diverged.
     """
     from fedjax_bal import lab
-    from fedjax_bal.contrib.trackers import Mirror, tracked_runs
     from fedjax_bal.engine.processes import processes
 
     devices = settings.devices
     if place is not None:
-        if settings.dry_run:
-            raise ValueError("--dry-run: received together with --distributed; leave that out: one process is enough")
         # Which process writes, and what its folder holds, is known only after the processes have joined.
         args.split_cpu_for([config], devices or args.most_devices([config]))
     with contextlib.ExitStack() as session:
         session.enter_context(joined_processes(place, lambda: shared_facts(config), devices))
         first = place is None or processes().first
-        trackers = ()
         if settings.dry_run:
-            folder = lab.RunFolder(
-                settings.out or next_folder(config.name, lambda path: lab.RunFolder(path).conflict(config))
-            )
+            folder, config = _choose_folder(config, settings.out, {}, first=first)
+            with lab.writing(folder.path):  # reports a folder that couldn't be written
+                folder.check_owner(config)
         else:
-            claim = _claimed_folder(config, settings.out, place, track if first else (), first=first)
-            folder, trackers = session.enter_context(claim)
+            folder, config, trackers = _claim_folder(session, config, settings.out, place, track if first else ())
+        execution = folder.read_execution() if first and not fresh else None
         if place is None:
-            args.split_cpu_for([config], devices or (None if fresh else folder.read_devices()))
+            args.split_cpu_for([config], devices or (execution and execution.devices))
         else:
             devices = "auto"
 
         if settings.dry_run:
-            keep_compiled_programs()
-            for line in lab.dry_run(config, folder, settings.data_dir, devices, fresh=fresh):
-                Output().say(line)
+            inputs = lab.SharedInputs(settings.data_dir, devices, execution and execution.devices, plan=True)
+            plan = lab.Sweep(config.name, (), (lab.Point("", {}, config),), "")
+            action = "start over" if fresh else "resume" if folder.exists() else "begin"
+            _describe(plan, {"": None if fresh else folder}, inputs, 1, f"would {action} in {folder.path}")
             return
-
         console = progress_console(quiet=settings.quiet or not first)
         display = lab.Progress(console, plain=settings.plain)
         keep_compiled_programs(display.note)
         try:
             with (
-                contextlib.closing(Mirror(trackers, tracked_runs(config), display.note)) as mirror,
+                contextlib.closing(lab.Trackers(trackers, config, display.note)) as tracking,
                 interruptible() as asked,  # only here: after training there is nothing to wait for
             ):
-                options: Any = {"data_dir": settings.data_dir, "devices": devices, "verbose": settings.verbose}
-                summary = lab.run_comparison(config, folder, display, mirror, asked, fresh=fresh, **options)
+                summary = lab.run_comparison(
+                    config,
+                    folder,
+                    display,
+                    asked,
+                    callbacks=[tracking],
+                    verbose=settings.verbose,
+                    data_dir=settings.data_dir,
+                    devices=devices,
+                    execution=execution,
+                    fresh=fresh,
+                )
         except lab.Stopped:
             if first:
                 _say_stopped(folder.path)
@@ -182,32 +192,50 @@ def run_comparison(
         )
 
 
-@contextlib.contextmanager
-def _claimed_folder(
-    config: Any, out: Path | None, place: ProcessPlace | None, track: Iterable[str], *, first: bool
-) -> Iterator[tuple[Any, Any]]:
-    """Claims `out`, or by default the first of runs/NAME, runs/NAME-2, ... in which the configuration can run.
+def _choose_folder(config: Any, out: Path | None, taken: Mapping[Path, str], *, first: bool) -> tuple[Any, Any]:
+    """Returns `out` or the next free folder, and the configuration with the form of convolution that it has there.
 
-    Yields the folder and its trackers.
+    `taken` has folders that can't be used, and why.
     """
-    from fedjax_bal.contrib.trackers import open_trackers
-    from fedjax_bal.lab import FolderInUseError, RemoteFiles, RunFolder
+    from fedjax_bal.config import with_convolution
+    from fedjax_bal.engine.processes import processes
+    from fedjax_bal.lab import RunFolder, chosen_form
 
+    form = lambda path: chosen_form([config], [RunFolder(path)])
+    conflict = lambda path: taken.get(path) or RunFolder(path).conflict(with_convolution(config, form(path)))
+    path = out or next_folder(config.name, conflict, shown=first)
+    agreed = processes().from_first(lambda: form(path), str.encode, bytes.decode)
+    return RunFolder(path, first=first), with_convolution(config, agreed)
+
+
+def _claim_folder(
+    session: contextlib.ExitStack, config: Any, out: Path | None, place: ProcessPlace | None, track: Iterable[str]
+) -> tuple[Any, Any, Any]:
+    """Locks the chosen folder for the session; returns it, the configuration, and the trackers."""
+    from fedjax_bal.engine.processes import processes
+    from fedjax_bal.lab import FolderInUseError, open_trackers
+
+    first = place is None or processes().first
     taken: dict[Path, str] = {}
-    with contextlib.ExitStack() as claim:
-        while True:
-            conflict = lambda path: taken.get(path) or RunFolder(path).conflict(config)
-            path = out or next_folder(config.name, conflict, shown=first)
-            folder = RunFolder(path, None if first else RemoteFiles(path))
-            trackers = open_trackers(track, path)  # first: an extra that isn't installed must leave no folder
-            try:
-                claim.enter_context(folder.claimed(config))
-                break
-            except FolderInUseError as error:
-                if out or place or not error.another:
-                    raise
-                taken[path] = "the configuration that another process has just started there"
-        yield folder, trackers
+    while True:
+        folder, settled = _choose_folder(config, out, taken, first=first)
+        trackers = open_trackers(track, folder.path)  # before the lock: a missing extra must leave no folder
+        try:
+            session.enter_context(folder.claimed(settled))
+            return folder, settled, trackers
+        except FolderInUseError as error:
+            if out or place or not error.another:
+                raise
+            taken[folder.path] = "the configuration that another process has just started there"
+
+
+def _describe(plan: Any, folders: Any, inputs: Any, together: int | None, place: str) -> None:
+    """Prints what a comparison or sweep has left to do, and where it would write its results."""
+    from fedjax_bal.lab import dry_run
+
+    keep_compiled_programs()
+    for line in (*dry_run(plan, folders, inputs, together), place):
+        Output().say(line)
 
 
 def next_folder(name: str, conflict: Callable[[Path], str], *, shown: bool = True) -> Path:
@@ -250,29 +278,57 @@ def run_sweep(
     from fedjax_bal import lab
 
     plan = lab.load_sweep(file, changes)
-    conflict = lambda path: lab.SweepFolder(path).conflict(plan.text, plan.configs)
-    folder = lab.SweepFolder(settings.out or next_folder(plan.name, conflict), part)
+    form = lambda path: lab.chosen_form(plan.configs.values(), lab.SweepFolder(path).points())
+    conflict = lambda path: lab.SweepFolder(path).conflict(plan.text, plan.with_convolution(form(path)).configs)
+    path = settings.out or next_folder(plan.name, conflict)
+    folder = lab.SweepFolder(path, part)
+    plan = plan.with_convolution(agreed := form(path))
+    configs = [point.config for point in plan.points]
+    initial = folder.read_devices()
     devices = settings.devices
-    args.split_cpu_for([point.config for point in plan.points], devices or folder.read_devices())
-    place = settings.data_dir and str(settings.data_dir.absolute())
-    if engine == "ray":
-        devices = _devices_per_batch(plan, devices or folder.read_devices())
-    with (
-        contextlib.nullcontext() if settings.dry_run else folder.claimed(),
-        _backend(engine, address, devices, place) as backend,
-        interruptible() as asked,
-    ):
-        display = lab.Progress(progress_console(quiet=settings.quiet and not settings.dry_run), plain=settings.plain)
-        keep_compiled_programs(display.note)
-        options: Any = {"data_dir": place, "devices": devices, "most": together, "verbose": settings.verbose}
-        rows, stopped = lab.run_sweep(
-            plan, folder, display, dry_run=settings.dry_run, should_stop=asked, backend=backend, **options
-        )
+    args.split_cpu_for(configs, devices or initial)
+    if settings.dry_run:
+        folder.check_owner(plan.text, plan.configs)
+        rest = plan.part(part)
+        folders = {point.label: folder.point(point.label) for point in rest.points}
+        inputs = lab.SharedInputs(settings.data_dir, devices, initial, plan=True)
+        _describe(rest, folders, inputs, together, f"would {'resume' if folder.exists() else 'begin'} in {path}")
+        return
+
+    console = progress_console(quiet=settings.quiet)
+    options: Any = {"data_dir": settings.data_dir and str(settings.data_dir.absolute()), "most": together}
+    failed_parts: list[str] = []
+    stopped = False
+    with interruptible() as asked:
+        if engine == "ray":
+            if isinstance(devices, str):
+                raise ValueError("--devices: received all, but with --engine ray each part has its own: give a number")
+            devices = devices or initial or args.most_devices(configs)
+            with folder.claimed():
+                folder.begin(plan.text, plan.configs)
+            where: Any = {"form": agreed, "address": address, "devices": devices}
+            try:
+                failed_parts = lab.train_on_ray(plan, folder, note=console.say, should_stop=asked, **where, **options)
+            except lab.Stopped:
+                _say_stopped(path)
+                raise typer.Exit(INTERRUPTED) from None
+        with folder.claimed():
+            display = lab.Progress(console, plain=settings.plain)
+            keep_compiled_programs(display.note)
+            rows, stopped = lab.run_sweep(
+                plan,
+                folder,
+                display,
+                should_stop=asked,
+                devices=devices,
+                initial_devices=initial,
+                verbose=settings.verbose,
+                only_table=engine == "ray",
+                **options,
+            )
     if stopped:
         _say_stopped(folder.path)
         raise typer.Exit(INTERRUPTED)
-    if settings.dry_run:
-        return
     console = Output()
     if folder.part is None:
         page = build_page(folder.path)
@@ -289,6 +345,8 @@ def run_sweep(
         for row in rows
         if row["failure"]
     )
+    if failed_parts:
+        fail("some parts failed; the same command resumes them:\n  " + "\n  ".join(failed_parts), 1)
 
 
 def fail_for_failures(failures: Iterable[str]) -> None:
@@ -297,29 +355,6 @@ def fail_for_failures(failures: Iterable[str]) -> None:
     if lines:
         more = [f"and {len(lines) - _MOST_FAILURES} more"] if len(lines) > _MOST_FAILURES else []
         fail("\n  ".join(["these runs failed; the rest finished:", *lines[:_MOST_FAILURES], *more]), 1)
-
-
-def _devices_per_batch(plan: Any, devices: str | int | None) -> int:
-    """Returns the number of devices that each worker of a cluster needs on its machine."""
-    if isinstance(devices, str):
-        raise ValueError("--devices: received all, but with --engine ray every batch asks for its own: give a number")
-    return devices or args.most_devices([point.config for point in plan.points])
-
-
-@contextlib.contextmanager
-def _backend(name: str, address: str | None, devices: Any, data_dir: str | None) -> Iterator[Any]:
-    if name == "local":
-        yield None
-        return
-    import jax
-
-    from fedjax_bal.lab import connected
-
-    with connected(address) as ray:
-        jax.config.update("jax_platforms", "cpu")  # leaves this machine's GPUs to the workers
-        from fedjax_bal.lab import RayBackend
-
-        yield RayBackend(ray, devices, data_dir)
 
 
 def _say_stopped(folder: Path) -> None:
@@ -331,7 +366,7 @@ def build_page(path: Path) -> Path:
     from fedjax_bal.lab import SweepFolder
     from fedjax_bal.report import build, build_sweep
 
-    return build_sweep(path, Output().say) if SweepFolder(path).exists() else build(path)
+    return build_sweep(path) if SweepFolder(path).exists() else build(path)
 
 
 def show_comparison(path: Path, console: Output) -> None:

@@ -38,11 +38,13 @@ from fedjax_bal.config.reference import find_keys, json_schema, short_form
 from fedjax_bal.config.resolved import (
     AUTO,
     AUTO_FORMS,
+    comparison_digest,
     config_digest,
     config_leaves,
     continues,
     differences,
     leaves,
+    method_digest,
     resolved_sheet,
     resolved_yaml,
     run_digest,

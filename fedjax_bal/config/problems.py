@@ -11,7 +11,7 @@ KeyPath = tuple[str | int, ...]
 COMMAND_LINE = "command line"
 _LONGEST_VALUE = 60
 _MOST_LISTED = 12  # names in a message
-_FROM_PLUGINS = ("recipes", "models", "selectors", "partitions", "datasets", "metrics")
+_FROM_PLUGINS = ("recipes", "models", "selectors", "partitions", "datasets", "metrics", "analyses")
 
 
 class ConfigError(ValueError):

@@ -5,9 +5,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from fedjax_bal.analyses import ANALYSES
 from fedjax_bal.config.changes import PATHS, SEED_LISTS
 from fedjax_bal.config.configuration import Config, MethodConfig
 from fedjax_bal.config.problems import Problem, dotted_path, received_value
+from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import to_plain
 from fedjax_bal.config.yaml_text import dump_yaml
 from fedjax_bal.metrics import METRICS
@@ -61,34 +63,46 @@ def config_digest(config: Config) -> str:
 
 
 def run_digest(config: Config) -> str:
-    """Returns the digest of what a run's rounds depend on: all but the numbers of rounds, the seeds and the labels.
+    """Returns the digest of what any of a comparison's runs depends on."""
+    return _digest([comparison_digest(config), *(method_digest(config, index) for index in range(len(config.methods)))])
 
-    Checkpoints identify their configuration by it. It includes the name of a file but not its path, so that a folder
-    with a configuration, its files and its runs can be moved; `files` and checkpoints record their content.
+
+def comparison_digest(config: Config) -> str:
+    """Returns the digest of what the methods have in common: all but labels, rounds, seeds and the methods themselves.
+
+    It includes the name of a file but not its path, so that a folder with a configuration, its files and its runs can
+    be moved.
 
     Example:
         >>> from fedjax_bal.config import load_config
         >>> config, longer = load_config(None), load_config(None, ["training.rounds=60", "seeds=[0, 1, 2, 3]"])
-        >>> run_digest(longer) == run_digest(config)
+        >>> comparison_digest(longer) == comparison_digest(config)
         True
     """
     sheet = resolved_sheet(config)
-    for key in (*SEED_LISTS, "files"):
+    for key in (*SEED_LISTS, "files", "methods", "paper"):
         sheet.pop(key, None)
-    for sections in (sheet, *sheet["methods"]):
-        sections.get("training", {}).pop("rounds", None)
-        sections.pop("label", None)
-        for key, section in list(sections.items()):
-            file = section.get(PATHS[key]) if key in PATHS else None
-            if file is not None:
-                sections[key] = section | {PATHS[key]: os.path.basename(file)}
-    if sheet["paper"]:  # its `setting` depends on the rounds and seeds, too
-        sheet["paper"] = {key: value for key, value in sheet["paper"].items() if key != "setting"}
-    return _digest(sheet)
+    return _digest(_without_rounds_and_paths(sheet))
+
+
+def method_digest(config: Config, index: int) -> str:
+    """Returns the digest of what one method depends on, in the same way: its recipes and its settings."""
+    method = config.methods[index]
+    recipes = [{"name": recipe.name, **to_plain(recipe.hyperparameters)} for recipe in method.recipes]
+    sections = {key: to_plain(getattr(method, key)) for key in Sections.model_fields}
+    return _digest({"name": method.name, "recipes": recipes, **_without_rounds_and_paths(sections)})
+
+
+def _without_rounds_and_paths(sheet: dict[str, Any]) -> dict[str, Any]:
+    sheet["training"].pop("rounds", None)
+    for key, file in PATHS.items():
+        if (path := sheet.get(key, {}).get(file)) is not None:
+            sheet[key] = sheet[key] | {file: os.path.basename(path)}
+    return sheet
 
 
 def continues(config: Config, earlier: Config) -> bool:
-    """Returns whether a configuration equals an earlier one, or only adds rounds or seeds to it.
+    """Returns whether a configuration equals an earlier one, or only adds rounds, seeds or methods to it.
 
     No round depends on the number of rounds, so the earlier runs are the beginning of the new ones. New seeds must
     follow the old ones, since attacks and pictures use the first seed.
@@ -100,18 +114,23 @@ def continues(config: Config, earlier: Config) -> bool:
         >>> continues(long, short), continues(short, long)
         (True, False)
     """
-    if run_digest(config) != run_digest(earlier):
+    if comparison_digest(config) != comparison_digest(earlier):
         return False
     for key in SEED_LISTS:
         seeds = getattr(config, key)
         before = getattr(earlier, key)
         if seeds != before and (seeds is None or before is None or seeds[: len(before)] != before):
             return False
-    methods = zip(config.methods, earlier.methods, strict=True)
-    return all(method.training.rounds >= before.training.rounds for method, before in methods)
+    places = {method.name: place for place, method in enumerate(config.methods)}
+    return all(
+        method.name in places
+        and method_digest(config, places[method.name]) == method_digest(earlier, index)
+        and config.methods[places[method.name]].training.rounds >= method.training.rounds
+        for index, method in enumerate(earlier.methods)
+    )
 
 
-def _digest(sheet: Mapping[str, Any]) -> str:
+def _digest(sheet: Any) -> str:
     return hashlib.sha256(dump_yaml(sheet).encode()).hexdigest()
 
 
@@ -219,6 +238,7 @@ def used_plugins(config: Config) -> dict[str, str]:
     for method in config.methods if PLUGINS else ():
         recipes: Any = MethodConfig.choices()
         used |= {recipes.plugin(recipe.name) for recipe in method.recipes}
+        used |= {ANALYSES.plugin(name) for name in method.evaluation.analyses}
         for section in (method.dataset, method.partition, method.model, method.selection):
             registry: Any = section.choices()
             used.add(registry.plugin(getattr(section, str(section.choice))))

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from annotated_types import MinLen
 from pydantic import Field, model_validator
 
+from fedjax_bal.analyses import ANALYSES
 from fedjax_bal.annotations import (
     FILE,
     Count,
@@ -14,14 +15,24 @@ from fedjax_bal.annotations import (
     NonNegative,
     Number,
     OneOf,
+    ParsedBy,
     Positive,
     PositiveShare,
     ProperShare,
     Seed,
-    Switch,
     parameters,
 )
-from fedjax_bal.config.sections import OptionsSection, Section, Variant, refused, with_options
+from fedjax_bal.config.problems import nearest_choices
+from fedjax_bal.config.sections import (
+    OptionsSection,
+    Section,
+    Variant,
+    check_section,
+    refused,
+    to_plain,
+    variant,
+    with_options,
+)
 from fedjax_bal.metrics import SHOTS, EarlyStopping, Shots, stopping_metrics
 from fedjax_bal.options import CLIENTS_PER_ROUND, LEARNING_RATE, Evaluation, Execution, LocalTraining
 
@@ -176,8 +187,8 @@ class ModelSection(Variant):
     Attributes:
         name: one of `fedjax_bal.models.MODELS`; its options are further keys.
         convolution: `auto`, which is `builtin` on CPUs that can run it and `fast` otherwise, and stays so if the run is
-            resumed elsewhere; `fast`, in XLA; `builtin`, through jaxlib's oneDNN, for CPUs; `onednn`, after `python -m
-            fedjax_bal.models.onednn` has compiled it; `plain`, with second derivatives, on a single device of a CPU.
+            resumed elsewhere; `fast`, in XLA; `builtin`, through jaxlib's oneDNN, for CPUs; `plain`, with second
+            derivatives, on a single device of a CPU.
         weights: an npz or safetensors file with the weights that all runs start from, in the form that `fedjax-bal
             export` writes; a classifier that it doesn't have is drawn. None to draw all weights.
     """
@@ -186,7 +197,7 @@ class ModelSection(Variant):
     choices_kind: ClassVar[str] = "models"
 
     name: Annotated[str, OneOf(lambda: ModelSection.choices())] = "mlp"
-    convolution: Literal["auto", "fast", "builtin", "onednn", "plain"] = "auto"
+    convolution: Literal["auto", "fast", "builtin", "plain"] = "auto"
     weights: FILE | None = None
 
     @classmethod
@@ -540,14 +551,21 @@ class TrainingSection(OptionsSection):
         return self
 
 
-@with_options(Evaluation, before={"privacy": "traffic", "attack_steps": "traffic", "target_accuracy": "shots"})
+def _options_by_name(value: Any) -> dict[str, Any]:
+    """Reads names, each perhaps with options: NAME, [NAME, ...] or {NAME: {OPTION: VALUE}}."""
+    named = value if isinstance(value, Mapping) else dict.fromkeys([value] if isinstance(value, str) else value)
+    if not all(isinstance(name, str) and isinstance(options, Mapping | None) for name, options in named.items()):
+        raise ValueError
+    return {name: dict(options or {}) for name, options in named.items()}
+
+
+@with_options(Evaluation, before={"analyses": "traffic", "target_accuracy": "shots"})
 class EvaluationSection(OptionsSection):
     """Evaluation of models: the options of `fedjax_bal.options.Evaluation`, and further reports.
 
     Attributes:
-        privacy: after each method's run with the first seed, measure what it leaks: the clients' images nearest to
-            generated ones, and attacks on shared prototypes.
-        attack_steps: training steps of each of these attacks.
+        analyses: analyses of plug-ins that examine each method's run with the first seed after its training, such as
+            `[privacy]` with `--plugin fedjax_bal.contrib.privacy`; `{NAME: {OPTION: VALUE}}` sets their options.
         target_accuracy: the accuracy in (0, 1] for which the first round that reaches it is reported; None for none.
         shots: the bounds of many-, medium- and few-shot classes.
         validation: training images that validate the global model.
@@ -558,13 +576,26 @@ class EvaluationSection(OptionsSection):
             after the last; `step_schedule` is ignored.
     """
 
-    privacy: Switch = False
-    attack_steps: Count = 1000
+    analyses: Annotated[dict[str, Any], ParsedBy("[NAME, ...] or {NAME: {OPTION: VALUE}}", _options_by_name)] = Field(
+        default_factory=dict
+    )
     target_accuracy: PositiveShare | None = None
     shots: ShotsSection = Field(default_factory=ShotsSection.default)
     validation: ValidationSection = Field(default_factory=ValidationSection.default)
     client_test: ClientTestSection = Field(default_factory=ClientTestSection.default)
     personalised: Count | None = None
+
+    def _check(self) -> Self:
+        analyses = {}
+        for name, options in self.analyses.items():
+            if name not in ANALYSES:
+                raise refused(f"received {name!r}; {nearest_choices(name, ANALYSES, kind='analyses')}", "analyses")
+            fields = tuple(parameters(ANALYSES[name]).items())
+            checked, problems = check_section(variant(Section, name, fields), options, ("analyses", name))
+            for problem in problems:
+                raise refused(problem.text, *problem.path)
+            analyses[name] = to_plain(checked)
+        return self.model_copy(update={"analyses": analyses})
 
     @property
     def options(self) -> Evaluation:

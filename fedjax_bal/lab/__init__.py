@@ -4,41 +4,44 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.lab import checkpoint
-from fedjax_bal.lab.folder import RunFolder, SweepFolder, as_csv, choose_folder
-from fedjax_bal.lab.output_files import FolderError, FolderInUseError, RemoteFiles, writing
+from fedjax_bal.lab.csv_text import as_csv
+from fedjax_bal.lab.errors import FolderError, FolderInUseError, writing
+from fedjax_bal.lab.folder import RunFolder, choose_folder
 from fedjax_bal.lab.schema import RunClients, RunRecord
-from fedjax_bal.lab.sweep_plan import load_sweep, shortest_ends
+from fedjax_bal.lab.sweep_folder import SweepFolder
+from fedjax_bal.lab.sweep_plan import Point, Sweep, load_sweep, shortest_ends
 from fedjax_bal.lab.training_line import training_line
-from fedjax_bal.lab.verification import verify
 
 if TYPE_CHECKING:
+    from fedjax_bal.lab.compare import MemoryFolder, chosen_form, run_comparison
     from fedjax_bal.lab.display import Progress
     from fedjax_bal.lab.environment import device_name, numeric_settings, versions
     from fedjax_bal.lab.exports import export_model, load_weights
     from fedjax_bal.lab.loaded_run import LoadedRun, LoadedSweep, load_run
+    from fedjax_bal.lab.loop import Stopped
     from fedjax_bal.lab.outline import dry_run
-    from fedjax_bal.lab.ray_cluster import RayBackend, connected
-    from fedjax_bal.lab.runner import run_comparison
+    from fedjax_bal.lab.ray import train_on_ray
     from fedjax_bal.lab.setup import SharedInputs, set_up
     from fedjax_bal.lab.splits import split_rows
     from fedjax_bal.lab.summary import Cost
     from fedjax_bal.lab.sweep import run_sweep
-    from fedjax_bal.lab.training import Stopped
+    from fedjax_bal.lab.trackers import TRACKERS, Trackers, open_trackers
 
-# Imported on first use, because they need jax, which reports and `verify` do without.
+# Imported on first use, because they need jax, which reports do without.
 _LATE = {
     "display": ("Progress",),
     "environment": ("device_name", "numeric_settings", "versions"),
     "exports": ("export_model", "load_weights"),
     "loaded_run": ("LoadedRun", "LoadedSweep", "load_run"),
     "outline": ("dry_run",),
-    "ray_cluster": ("RayBackend", "connected"),
-    "runner": ("run_comparison",),
+    "compare": ("MemoryFolder", "chosen_form", "run_comparison"),
+    "loop": ("Stopped",),
+    "ray": ("train_on_ray",),
     "setup": ("SharedInputs", "set_up"),
     "splits": ("split_rows",),
     "summary": ("Cost",),
     "sweep": ("run_sweep",),
-    "training": ("Stopped",),
+    "trackers": ("TRACKERS", "Trackers", "open_trackers"),
 }
 
 

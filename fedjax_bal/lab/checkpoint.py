@@ -1,40 +1,39 @@
 """Checkpoints: npz files with a manifest of SHA-256 sums.
 
-The two newest are kept, so that a kill leaves an intact one.
+The two newest are kept: if the newest is damaged, the run resumes from the one before it.
 """
 
 import contextlib
-import errno
 import hashlib
 import io
 import json
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from fedjax_bal.config import Config, run_digest
 from fedjax_bal.files import open_file, replacing
+from fedjax_bal.lab.errors import FolderError, disk_error
 
 GENERATIONS = 2
 OWNER = ".owner"
 FINGERPRINT = ".fingerprint"
 """Names of the arrays that identify a checkpoint's run and data; their shapes never change."""
 
-_NAME = re.compile(r"round-\d{1,19}\.npz")
+_NAME = re.compile(r"round-\d+\.npz")
 _MANIFEST = "manifest.json"
 _FORMAT = 1
 
 
-class CheckpointError(ValueError):
+class CheckpointError(FolderError):
     """A damaged checkpoint: its bytes differ from those that were saved."""
 
 
-class StateError(ValueError):
+class StateError(FolderError):
     """An undamaged checkpoint that doesn't match: another format, or other array names, shapes or types."""
 
 
@@ -47,7 +46,7 @@ def save(folder: Path, round: int, tree: Any) -> Path:
     file = folder / f"round-{round:08d}.npz"
     with replacing(file) as stream:
         _write(stream, tree)
-    # Interrupted saves leave temporary files; deleted so that they don't pile up.
+    # Kills leave temporary files, which would pile up.
     for old in [*generations(folder)[GENERATIONS:], *folder.glob(".round-*.part")]:
         old.unlink()
     return file
@@ -61,7 +60,25 @@ def read(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
         StateError: the file has another version's format.
         OSError: the file can't be read; its content may be intact.
     """
-    return dict(_members(file))
+    try:
+        opened = open_file(file) if isinstance(file, Path) else contextlib.nullcontext(file)
+        with opened as stream, zipfile.ZipFile(stream) as archive:
+            manifest = json.loads(archive.read(_MANIFEST))
+            if manifest["format"] != _FORMAT:
+                raise StateError(f"{file}: its format is {manifest['format']!r}, this version reads {_FORMAT}")
+            arrays = {}
+            for name, digest in manifest["sha256"].items():
+                content = archive.read(name)
+                if hashlib.sha256(content).hexdigest() != digest:
+                    raise ValueError(f"the checksum of {name} is wrong")
+                arrays[name.removesuffix(".npy")] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+            return arrays
+    except (StateError, MemoryError):
+        raise
+    except Exception as error:  # a flipped byte can make zipfile raise almost any error
+        if fault := disk_error(error):
+            raise fault from None
+        raise CheckpointError(f"{file}: damaged ({error})") from error
 
 
 def load(file: Path | IO[bytes], template: Any) -> Any:
@@ -91,33 +108,6 @@ def fit(arrays: Mapping[str, np.ndarray], template: Any) -> Any:
         if saved != needed:
             raise StateError(f"{name} is {saved}, this program needs {needed}")
     return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted])
-
-
-def disk_fault(error: BaseException | None) -> OSError | None:
-    """Returns the `OSError` behind a failed read if the file itself may be intact; None if the content is at fault."""
-    # Libraries wrap the OSError in their own errors. EINVAL doesn't count: seeking in a damaged archive causes it.
-    while error is not None:
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL, errno.ENOENT):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
-
-
-def owner(config: Config, method: int, seed: int) -> np.ndarray:
-    """Identifies the run of a checkpoint: a hash of its configuration, method number and seed."""
-    return np.frombuffer(hashlib.sha256(f"{run_digest(config)} {method} {seed}".encode()).digest(), np.uint8)
-
-
-def check(file: Path) -> None:
-    """Checks every byte of a checkpoint, one array at a time.
-
-    Raises:
-        CheckpointError: the file is damaged.
-        StateError: the file has another version's format.
-        OSError: the file can't be read.
-    """
-    for _ in _members(file):
-        pass
 
 
 def round_of(file: Path) -> int:
@@ -172,38 +162,3 @@ def _npy(leaf: Any) -> tuple[bytes, Any]:
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
     return header.getvalue(), array.reshape(-1).view(np.uint8).data
-
-
-def _members(file: Path | IO[bytes]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the names and arrays of a checkpoint; checks each array as it is read."""
-    try:
-        opened = open_file(file) if isinstance(file, Path) else contextlib.nullcontext(file)
-        with opened as stream, zipfile.ZipFile(stream) as archive:
-            length = stream.seek(0, io.SEEK_END)
-            # Checkpoints aren't compressed, so no member can be longer than the file.
-            if any(member.compress_type or member.file_size > length for member in archive.infolist()):
-                raise ValueError("it is packed, which no checkpoint is")
-            manifest = json.loads(archive.read(_MANIFEST))
-            if manifest["format"] != _FORMAT:
-                raise StateError(f"{file}: its format is {manifest['format']!r}, this version reads {_FORMAT}")
-            for name, digest in manifest["sha256"].items():
-                yield name.removesuffix(".npy"), _array(archive.read(name), name, digest, file)
-    except (CheckpointError, StateError, MemoryError):
-        raise
-    except Exception as error:  # a flipped byte can make zipfile raise almost any error
-        if fault := disk_fault(error):
-            raise fault from None
-        raise CheckpointError(f"{file}: damaged ({error})") from error
-
-
-def _array(content: bytes, name: str, digest: str, file: Path | IO[bytes]) -> np.ndarray:
-    """Checks and reads one array; a header that claims more data than there is raises an error."""
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise CheckpointError(f"{file}: damaged (the checksum of {name} is wrong)")
-    stream = io.BytesIO(content)
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    shape, fortran, dtype = read[np.lib.format.read_magic(stream)](stream)
-    if dtype.hasobject:
-        raise ValueError("an array of objects, which is a pickle")
-    values = np.frombuffer(content, np.uint8, offset=stream.tell()).view(dtype)
-    return values.reshape(shape, order="F" if fortran else "C").copy()

@@ -11,9 +11,8 @@ import jax
 
 from fedjax_bal._version import __version__
 from fedjax_bal.config import Config
-from fedjax_bal.lab.folder import PLUGIN_COPIES
+from fedjax_bal.lab.copies import PLUGIN_COPIES
 from fedjax_bal.lab.schema import Command
-from fedjax_bal.models import onednn_version
 from fedjax_bal.plugins import loaded_plugins, plugin_sources
 
 
@@ -42,17 +41,16 @@ def command_options(config: Config, data_dir: str | os.PathLike[str] | None) -> 
     return {
         "plugins": [
             *(f"{PLUGIN_COPIES}/{name}" for name in plugin_sources(config.plugins)),
-            *(module for module in modules if module.partition(".")[0] in config.plugins),
+            *(module for module in modules if {module, module.partition(".")[0]} & config.plugins.keys()),
         ],
         "data_dir": None if data_dir is None else os.path.abspath(data_dir),
     }
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of this package and of libraries that affect results; oneDNN's only if it is used."""
+    """Returns the versions of this package and of libraries that affect results."""
     libraries = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax", "numpy")}
-    onednn = onednn_version()
-    return {"fedjax_bal": __version__, **libraries, **({"oneDNN": onednn} if onednn else {})}
+    return {"fedjax_bal": __version__, **libraries}
 
 
 _SETTINGS = (

@@ -1,6 +1,7 @@
 """Models for programs without this package: weights in files, and whole programs; and weights read from files."""
 
 import functools
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,9 +14,8 @@ from flax.traverse_util import unflatten_dict
 from fedjax_bal.data import normalised
 from fedjax_bal.engine.host import Result
 from fedjax_bal.jax_setup import package_settings, start_jax
-from fedjax_bal.lab.checkpoint import disk_fault
-from fedjax_bal.lab.model_files import MODEL_FORMATS, PROGRAM, SUMS, model_sums, write_model
-from fedjax_bal.lab.output_files import FolderError, unreadable
+from fedjax_bal.lab.errors import FolderError, reading
+from fedjax_bal.lab.model_files import MODEL_FORMATS, PROGRAM
 from fedjax_bal.models import differentiable, named_leaves
 from fedjax_bal.types import Array, Federation, Model, Variables
 from fedjax_bal.validate import one_of
@@ -70,8 +70,7 @@ def export_model(
     NVIDIA's and AMD's GPUs and for TPUs: a npz file with its bytes, `program`, which takes inputs as the federation has
     them, any number at a time, and returns logits `Float32[B, C]`. All have a JSON text `about` (safetensors: in the
     metadata; Orbax: an item) with the inputs, their mean and standard deviation, `class_names` in the order of the
-    logits, `input_names`, the columns of a table in the order that the network expects, and checksums that
-    `fedjax-bal verify` compares.
+    logits, and `input_names`, the columns of a table in the order that the network expects.
 
     Args:
         file: the file, or the folder for Orbax.
@@ -138,7 +137,7 @@ def write_export(
         "mean": None if inputs is None else np.asarray(inputs.mean).tolist(),
         "std": None if inputs is None else np.asarray(inputs.std).tolist(),
     }
-    write_model(kind, file, tensors, description)
+    MODEL_FORMATS[kind].write(file, tensors, json.dumps(description, indent=1))
     return file
 
 
@@ -187,8 +186,8 @@ def load_weights(file: str | os.PathLike[str]) -> Variables:
     """Reads a model's weights from an npz or safetensors file; nothing is unpickled.
 
     Args:
-        file: a file that `fedjax-bal export` or `export_model` has written, whose checksums are compared; or one with
-            arrays of the same names, `params/...`, and `stats/...` or `batch_stats/...` for running statistics.
+        file: a file that `fedjax-bal export` or `export_model` has written; or one with arrays of the same names,
+            `params/...`, and `stats/...` or `batch_stats/...` for running statistics.
 
     Returns:
         The weights as NumPy arrays, for `simulate(..., variables=...)` or `fedjax_bal.models.with_weights`.
@@ -198,20 +197,9 @@ def load_weights(file: str | os.PathLike[str]) -> Variables:
     """
     path = Path(file)
     kind = one_of(f"the extension of {path}", path.suffix[1:], _WEIGHTS)
-    if not path.exists():
-        raise FolderError(f"{path}: there is no such file")
-    try:
-        tensors, about = MODEL_FORMATS[kind].read(path)
-        sums = about.get(SUMS)
-        differing = sorted(set(sums.items()) ^ set(model_sums(tensors, about).items())) if sums else []
+    with reading(path, "export or save it again"):
+        tensors, _ = MODEL_FORMATS[kind].read(path)
         nested = unflatten_dict(dict(tensors), sep="/")
-    except Exception as error:  # a flipped byte can make a format's reader raise any exception
-        if fault := disk_fault(error):
-            raise unreadable(path, fault) from error
-        reason = str(error).removeprefix(f"{path}: ")
-        raise FolderError(f"{path}: damaged, or no {kind} file ({reason}); export or save it again") from error
-    if differing:
-        raise FolderError(f"{path}: damaged (the checksum of {differing[0][0]} is wrong); export it again")
     stats = [nested.pop(name) for name in ("stats", "batch_stats") if name in nested]
     if set(nested) != {"params"} or len(stats) > 1:
         others = sorted(name for name in tensors if name.partition("/")[0] not in ("params", "stats", "batch_stats"))

@@ -1,102 +1,71 @@
-"""The folders of runs and sweeps: ownership, and the files that sessions write and reports read."""
+"""The folder of a run: which comparison it belongs to, and the files that sessions write and reports read.
+
+`README.md` describes the files.
+"""
 
 import contextlib
-import csv
-import fnmatch
-import io
+import hashlib
 import itertools
 import json
-import math
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_bal.analyses import Findings
 from fedjax_bal.config import (
-    AUTO,
     AUTO_FORMS,
     Config,
     ConfigError,
     continues,
     differences,
     load_config,
-    parse_yaml,
-    received_value,
     resolved_yaml,
     run_digest,
-    with_convolution,
 )
-from fedjax_bal.files import read_bytes
-from fedjax_bal.lab import schema
-from fedjax_bal.lab.named_files import FILE_COPIES, small_files, with_copies
-from fedjax_bal.lab.output_files import (
-    LARGEST_FILE,
-    RESTORE,
-    START_OVER,
-    SUMS,
-    FolderError,
-    OutputFiles,
-    reading,
-    writing,
-)
-from fedjax_bal.metrics import METRICS
-from fedjax_bal.options import MOST_DEVICES
-from fedjax_bal.plugins import COLUMNS, plugin_copies
-from fedjax_bal.registry import PLUGINS
+from fedjax_bal.files import open_to_append, own_folder, parse_json
+from fedjax_bal.lab import checkpoint
+from fedjax_bal.lab.copies import FILE_COPIES, PLUGIN_COPIES, copied_files, copied_plugins
+from fedjax_bal.lab.csv_text import as_csv, read_csv
+from fedjax_bal.lab.errors import CHOOSE_ANOTHER, START_OVER, FolderError, reading, writing
+from fedjax_bal.lab.output_folder import SUMS, OutputFolder
+from fedjax_bal.lab.schema import Partition, RunClients, RunRecord
+from fedjax_bal.metrics import METRICS, TEXT
+from fedjax_bal.plugins import COLUMNS
 
 _CONFIG = "config.yaml"
 _METRICS = "metrics.jsonl"
 _SUMMARY = "summary.json"
+_EXECUTION = "execution.json"
 _CONFUSION = "confusion.npz"
 _CLIENTS = "clients.csv"
-_NPY_HEADER = 128  # bytes of NumPy's header of an array
+_CHECKPOINTS = "checkpoints"
+_EXPORTS = "exports"
 _REPORT = "report.html"
 _COMPARISON = "comparison.html"
-_EXECUTION = "execution.json"
-_FORMAT = 1
-_RUN = "method-{}-seed-{}"
+
 SHEET = "sweep.yaml"
 POINTS = "points"
 """The file that marks a folder as a sweep's, and its subfolder for the points."""
 
-PLUGIN_COPIES = "plugins"
-"""The subfolder for copies of the plug-ins that were loaded from files."""
+PICTURES = "pictures/{}.npz"
+PERSONALISED = "personalised/{}.json"
+_FINDINGS = "analyses/{}/{}"
+"""Files of analyses, for the name of a run."""
 
-_EXPORTS = "exports"
-_CHECKPOINTS = f"checkpoints/{_RUN}"
-PICTURES = f"pictures/{_RUN}.npz"
-LEAKS = f"pictures/{_RUN}.json"
-PERSONALISED = f"personalised/{_RUN}.json"
-_ANALYSES = tuple(name.format("*", "*") for name in (PICTURES, LEAKS, PERSONALISED))
-# Files that results are recomputed from, and that exist only here. Pages and tables aren't covered, because `report`
-# rewrites them; exports have their own checksums; trackers' files belong to the trackers.
-_CHECKPOINT_FILES = f"{_CHECKPOINTS.format('*', '*')}/round-*.npz"
-_COPIES = (f"{PLUGIN_COPIES}/*.py", f"{PLUGIN_COPIES}/*/**/*.py", f"{FILE_COPIES}/*/*")
-COVERED = (_CONFIG, _METRICS, _SUMMARY, _CONFUSION, _CLIENTS, _EXECUTION, _CHECKPOINT_FILES, *_COPIES, *_ANALYSES)
-# Without config.yaml, which identifies the folder's run: a kill must not leave a folder without an owner.
+COPIES = (f"{PLUGIN_COPIES}/**/*.py", f"{FILE_COPIES}/*/*")
+_RESULTS = (_METRICS, _SUMMARY, _EXECUTION, _CONFUSION, _CLIENTS, f"{_CHECKPOINTS}/*/round-*.npz")
+_ANALYSES = ("pictures/*", "personalised/*.json", "analyses/*/*")
+# What `--fresh` deletes. Not config.yaml: a kill must not leave a folder without an owner.
 _WRITTEN = (
-    *(SUMS, _METRICS, _SUMMARY, _CONFUSION, _CLIENTS, _REPORT, _COMPARISON, _EXECUTION, "plots/*.svg", "table.tex"),
+    *(*_RESULTS, *_ANALYSES, f"{_CHECKPOINTS}/*/.round-*.part", _REPORT, _COMPARISON, "plots/*.svg", "table.tex"),
     *(f"{name}.{ending}" for name in ("tables", "comparison-tables") for ending in ("csv", "tex")),
-    *(_CHECKPOINT_FILES, f"{_CHECKPOINTS.format('*', '*')}/.round-*.part", *_ANALYSES),
     "tensorboard/*/seed*/events.out.tfevents.*.fedjax-bal.*",
     "wandb/*run-*-fedjax-bal-*/**/*",
 )
-
-# Files of a sweep.
-_RESULTS = "results.csv"
-_CURVES = "curves.csv"
-_COSTS = "costs.json"
-_PART_COSTS = "costs-{}-of-{}.json"
-_COVERED = (SHEET, _RESULTS, _COSTS, *_COPIES)
-_LARGEST_TABLE = 100_000_000  # bytes
-_WORDS = ("point", "method", "status", "failure")  # text columns
-_OF_RUN = ("point", "method", "seed")
-_COLUMNS_OF_CLIENTS = ("method", "seed", "client", "training_rows", "test_rows", "accuracy", "balanced_accuracy")
-_FORMULA = re.compile(r"'*[=+@\t\r-]")
-_REWRITE_REMEDY = "run `fedjax-bal sweep` on its file again to rewrite it"
 
 
 class RecordedExecution(NamedTuple):
@@ -105,155 +74,145 @@ class RecordedExecution(NamedTuple):
     Attributes:
         devices: number of devices that share the work.
         settings: jax's settings that affect random numbers and rounding, by name.
-        instructions: the CPU's vector instructions, which affect rounding; empty for other devices.
     """
 
     devices: int
     settings: Mapping[str, str]
-    instructions: str = ""
 
 
-class _Folder:
-    """The folder of a run or a sweep.
+def run_name(method: str, seed: int) -> str:
+    """Returns the name of a run's files.
 
-    Attributes:
-        path: the folder.
-        files: its files.
-        marker: the file that marks a folder as one of this kind: a configuration, or the sheet of a sweep.
-        page: the name of its page.
+    Example:
+        >>> run_name("fedavg", 0), run_name("control variates", 1)
+        ('fedavg-seed-0', 'control-variates-1a1b3b-seed-1')
     """
-
-    marker: str
-    page: str
-
-    def __init__(self, path: Path, files: OutputFiles) -> None:
-        self.path = path
-        self.files = files
-
-    def exists(self) -> bool:
-        """Returns whether the folder is of this kind."""
-        return (self.path / self.marker).is_file()
-
-    def recorded_files(self) -> dict[str, str]:
-        """Reads the SHA-256 of the files that the runs read, by path; empty if none is recorded."""
-        return {path: str(digest) for path, digest in self._recorded("files").items()}
-
-    def missing_plugins(self) -> list[str]:
-        """Names the plug-ins that the runs used and that aren't loaded; none if the file can't be read."""
-        return [received_value(name) for name in self._recorded("plugins") if name not in PLUGINS]
-
-    def write_page(self, content: bytes, figures: Mapping[str, str], tables: Mapping[str, bytes]) -> Path:
-        """Replaces the page, its figures (SVG by name) and tables (by file extension); returns the page's path."""
-        self.files.make_folder("plots")
-        for figure, document in figures.items():
-            self.files.write(f"plots/{figure}.svg", document.encode())
-        for ending, table in tables.items():
-            self.files.write(f"tables.{ending}", table)
-        self.files.write(self.page, content)
-        return self.path / self.page
-
-    def _recorded(self, key: str) -> dict[str, Any]:
-        try:
-            recorded = schema.read_config(self.path / self.marker)[0].get(key)
-        except FolderError:
-            return {}
-        return recorded if isinstance(recorded, dict) else {}
+    name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", method).lstrip(".")[:80]
+    if name != method:  # another method may have the same characters
+        name += f"-{hashlib.sha256(method.encode()).hexdigest()[:6]}"
+    return f"{name}-seed-{seed}"
 
 
-class RunFolder(_Folder):
-    """The files of a comparison; methods are identified by their position in the configuration."""
+class RunFolder(OutputFolder):
+    """The files of a comparison, whose runs are given by their method's name and their seed."""
 
     marker = _CONFIG
+    kind = "a run folder"
     page = _REPORT
+    contents = (_CONFIG, *_RESULTS, *_ANALYSES, *COPIES)
 
-    def __init__(self, path: Path, files: OutputFiles | None = None) -> None:
-        super().__init__(path, files or OutputFiles(path, COVERED))
+    # Ownership
 
     @contextlib.contextmanager
     def claimed(self, config: Config) -> Iterator[None]:
-        """Creates the folder, checks that it is free or that the configuration continues it, and locks it.
-
-        A point of a sweep can't be claimed while its sweep trains, because the sweep locks all of its points.
+        """Creates and locks the folder, if it is free or the configuration continues its runs.
 
         Raises:
-            FolderError: the folder can't be written, is in use, or holds something else.
+            FolderError: the folder can't be written, is in use, or holds something else; a point of a sweep is in use
+                while its sweep trains.
         """
-        owner = f"{run_digest(config)} {config.seeds[0]}"
-        with contextlib.ExitStack() as held:
-            if sweep := self._sweep():
-                held.enter_context(OutputFiles(sweep).locked(lambda: None, shared=True))
-            held.enter_context(self.files.locked(lambda: self.check_owner(config), owner))
+        if not self.first:
+            yield
+            return
+        with self._locked(f"{run_digest(config)} {config.seeds[0]}"):
+            outer = Path(os.path.realpath(self.path)).parent
+            # The sweep locks itself before it checks its points, so that one of the two processes sees the other.
+            if outer.name == POINTS:
+                OutputFolder(outer.parent).check_unlocked()
+            self.check_owner(config)
             yield
 
-    def _sweep(self) -> Path | None:
-        """The folder of the sweep whose point this is."""
-        outer = Path(os.path.realpath(self.path)).parent
-        return outer.parent if outer.name == POINTS and (outer.parent / SHEET).is_file() else None
-
     def check(self, config: Config) -> None:
-        """Creates the folder and checks that it is free or that the configuration continues it; doesn't lock it."""
-        self.files.prepare(lambda: self.check_owner(config))
+        """Creates the folder and checks it as `claimed` does, for a point that is locked by the lock of its sweep."""
+        self._create()
+        self.check_unlocked()
+        self.check_owner(config)
+
+    def check_owner(self, config: Config) -> None:
+        """Checks, without writing, that the folder is free or that the configuration continues its runs."""
+        self._check_kind()
+        if conflict := self.conflict(config):
+            raise FolderError(
+                f"{self.path}: belongs to another configuration, nothing in it is touched; choose another folder with "
+                f"--out, or ask for the same configuration. They differ in\n  {conflict}"
+            )
+
+    def conflict(self, config: Config) -> str:
+        """Names the keys in which the folder's configuration conflicts with this one; empty if this one continues it.
+
+        Raises:
+            FolderError: the folder's configuration can't be read.
+        """
+        file = self.path / _CONFIG
+        with reading(file, CHOOSE_ANOTHER):
+            try:
+                text = self._read(_CONFIG).decode()
+            except (FileNotFoundError, NotADirectoryError):
+                return ""
+            if resolved_yaml(config) == text:  # parsing is slow in a large sweep
+                return ""
+            try:
+                here = load_config(file, recorded=True)
+            except ConfigError:
+                if missing := self.missing_plugins():
+                    return (
+                        f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to resume "
+                        f"there (a copy may be in {self.path / PLUGIN_COPIES})"
+                    )
+                raise
+            if text != resolved_yaml(here):
+                raise FolderError(
+                    f"{self.path}: its config.yaml was not written by a run, so nothing in the folder is touched; "
+                    "choose another with --out"
+                )
+        if continues(config, here):
+            return ""
+        differing = differences(here, config)
+        return "\n  ".join(differing[:8] + ["..."] * (len(differing) > 8))
+
+    def initial_form(self) -> str | None:
+        """Returns the form of convolution that replaced "auto" in the folder's first session; None if it's free."""
+        if not self.first or not self.exists():
+            return None
+        sheet, _ = self.read_sheet()
+        with reading(self.path / _CONFIG, CHOOSE_ANOTHER):
+            sections = (sheet, *sheet["methods"])
+            forms = [section["model"].get("convolution") for section in sections if "model" in section]
+        return next((form for form in forms if form in AUTO_FORMS), None)
 
     def begin(self, config: Config, *, fresh: bool) -> None:
         """Writes config.yaml, which assigns the folder to this configuration, after all other checks.
 
         `fresh` deletes the results of an earlier run of the same configuration.
         """
-        text = resolved_yaml(config)
-        schema.check_readable(self.path / _CONFIG, text)
         with writing(self.path):
+            self._remove(SUMS)
             if fresh:
-                self.files.remove(*_WRITTEN)
-            self.files.write(_CONFIG, text.encode())
-            _copy_plugins(self.files, config)
-            if not self._sweep():  # the sweep's folder has the copies of all points
-                _copy_files(self.files, config)
-            self.files.make_folder("checkpoints")
+                self._remove(*_WRITTEN)
+            self._write(_CONFIG, resolved_yaml(config).encode())
+            # The files of a sweep's points are in its own folder.
+            files = {} if self.path.absolute().parent.name == POINTS else copied_files(config)
+            for name, content in (copied_plugins(config) | files).items():
+                self._write(name, content)
+            if self.first:
+                own_folder(self.path, _CHECKPOINTS)
 
     def holds(self, config: Config) -> bool:
         """Returns whether config.yaml is exactly this configuration, labels included."""
-        try:
-            return self.files.read(_CONFIG) == resolved_yaml(config).encode()
-        except OSError:
-            return False
+        with contextlib.suppress(OSError):
+            return self._read(_CONFIG) == resolved_yaml(config).encode()
+        return False
 
-    def check_session(self) -> None:
-        """Compares the files that a session resumes from with `SHA256SUMS`, if the last session has ended.
-
-        Checkpoints are only checked for existence: each has its own manifest, which is checked when it is read.
-
-        Raises:
-            FolderError: a file is damaged or missing; nothing is changed.
-        """
-        for name, digest in (self.files.sums() or {}).items():
-            saved = fnmatch.fnmatchcase(name, _CHECKPOINT_FILES) and (self.path / name).exists()
-            if not saved and (wrong := self.files.describe_mismatch(name, digest)):
-                raise FolderError(f"{self.path / name}: {wrong}; nothing is touched: {RESTORE}, or {START_OVER}")
+    # What a session needs to resume
 
     def read_execution(self) -> RecordedExecution | None:
-        """Reads the environment in which the folder's runs began; None for runs without a checkpoint.
-
-        Raises:
-            FolderError: the file is missing although there are checkpoints, is damaged, has another format, or can't be
-                read.
-        """
-        file = self.path / _EXECUTION
-        damages = []
-        found = self.files.read_json(_EXECUTION, damages.append) or {}
-        if not (found or damages or self.files.has(_CHECKPOINT_FILES)):
-            return None
-        form = found.get("format")
-        if isinstance(form, int) and form != _FORMAT:
-            raise FolderError(f"{file}: is of format {form}, this version reads {_FORMAT}; use the one that wrote it")
-        devices = found.get("devices")
-        settings = found.get("settings")
-        if type(devices) is not int or not 1 <= devices <= MOST_DEVICES or not isinstance(settings, dict):
-            raise FolderError(
-                f"{file}: is missing or damaged, so that the devices and settings of the run are unknown; put back a "
-                f"copy of it, or {START_OVER}"
-            )
-        instructions = str(found.get("instructions", ""))
-        return RecordedExecution(devices, {str(name): str(value) for name, value in settings.items()}, instructions)
+        """Reads the environment in which the folder's runs began; None for runs without a checkpoint."""
+        with reading(self.path / _EXECUTION):
+            if found := self._read_json(_EXECUTION):
+                return RecordedExecution(**found)
+        if self.first and any(self.path.glob(f"{_CHECKPOINTS}/*/round-*.npz")):
+            raise FolderError(f"{self.path / _EXECUTION}: missing; put back a copy of it, or {START_OVER}")
+        return None
 
     def read_devices(self) -> int | None:
         """Reads the number of devices that the folder's runs began with; None for runs without a checkpoint."""
@@ -262,177 +221,165 @@ class RunFolder(_Folder):
 
     def write_execution(self, execution: RecordedExecution) -> None:
         """Writes the environment in which the folder's runs resume."""
-        self.files.write_json(_EXECUTION, {"format": _FORMAT, **execution._asdict()})
+        self._write_json(_EXECUTION, execution._asdict())
 
-    def checkpoints(self, method: int, seed: int) -> Path:
+    def checkpoints(self, method: str, seed: int) -> Path:
         """The folder of one run's checkpoints."""
-        return self.path / _CHECKPOINTS.format(method, seed)
+        return self.path / _CHECKPOINTS / run_name(method, seed)
 
-    def save(self, method: int, seed: int, round: int, tree: Any) -> None:
+    def save(self, method: str, seed: int, round: int, tree: Any) -> None:
         """Writes a run's checkpoint of round `round`."""
-        self.files.save_checkpoint(_CHECKPOINTS.format(method, seed), round, tree)
+        if self.first:
+            checkpoint.save(own_folder(self.path, f"{_CHECKPOINTS}/{run_name(method, seed)}"), round, tree)
 
-    def read_metrics(self, note: Callable[[str], object] = lambda text: None) -> list[dict[str, Any]]:
-        """Returns the valid lines of metrics.jsonl.
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Returns the lines of metrics.jsonl, one for each run and evaluated round; NaN and infinities become None.
 
-        A truncated last line is dropped; damaged lines are dropped and reported to `note`.
+        A last line that a kill has cut off is dropped. Of two lines for the same run and round the later counts.
 
         Raises:
-            FolderError: the file differs from what the last session wrote, or can't be read.
+            FolderError: the file is damaged or can't be read.
         """
-        self.files.check_sums(_METRICS)
+        lines: dict[Any, dict[str, Any]] = {}
         with reading(self.path / _METRICS):
             try:
-                content = self.files.read(_METRICS, schema.LARGEST_METRICS)
+                texts = self._read(_METRICS).split(b"\n")
             except FileNotFoundError:
                 return []
-        damaged: list[str] = []
-        lines = schema.parse_lines(content, lambda number, error: damaged.append(f"line {number}: damaged ({error})"))
-        if damaged:
-            others = f", and so are {len(damaged) - 1} more" if len(damaged) > 1 else ""
-            note(f"warning: {self.path / _METRICS}, {damaged[0]}; it is left out{others}")
-        return lines
+            for number, text in enumerate(texts, 1):
+                try:
+                    line = parse_json(text, lambda constant: None)
+                    lines[line["method"], line["seed"], line["round"]] = line
+                except (ValueError, LookupError, TypeError) as error:
+                    if number < len(texts):
+                        raise ValueError(f"line {number}: {error}") from error
+        return list(lines.values())
 
-    def write_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
+    def write_metrics(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Replaces metrics.jsonl."""
-        self.files.write(_METRICS, b"".join(map(_line, lines)))
+        self._write(_METRICS, _json_lines(lines))
 
-    def append_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
+    def append_metrics(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Appends lines to metrics.jsonl and flushes them to disk."""
-        self.files.append(_METRICS, map(_line, lines))
+        if not self.first:
+            return
+        file = self.path / _METRICS
+        try:
+            with open_to_append(file) as stream:
+                stream.write(_json_lines(lines))
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(file)) from error
 
-    def read_summary(self, note: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
-        """Reads the summary of an earlier session; empty if it is missing or damaged (reported to `note`)."""
-        return self.files.read_json(_SUMMARY, note, schema.check_summary) or {}
+    # Results
 
-    def read_partition(self, method: str) -> schema.Partition | None:
-        """Reads a method's entry in the summary's `partitions`; None if no session has written one.
+    def read_summary(self) -> dict[str, Any]:
+        """Reads what the last session found; empty before the first one has ended. Absent metrics become None."""
+        metrics = [metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT]
+        with reading(self.path / _SUMMARY, "put back a copy of it, or delete it and run the command again"):
+            if summary := self._read_json(_SUMMARY):
+                return {**summary, "runs": [dict.fromkeys(metrics) | run for run in summary["runs"]]}
+        return {}
 
-        Raises:
-            FolderError: the file differs from what the last session wrote, or is damaged.
-        """
-        self.files.check_sums(_SUMMARY)
-        if not (self.path / _SUMMARY).exists():
-            return None
-        entries = schema.read_summary(self.path / _SUMMARY)["partitions"]
-        return next((entry for entry in entries if method in entry["methods"]), None)
+    def read_partition(self, method: str) -> Partition | None:
+        """Reads a method's entry in the summary's `partitions`; None if no session has written one."""
+        return next((entry for entry in self.read_summary().get("partitions", ()) if method in entry["methods"]), None)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replaces summary.json."""
-        self.files.write_json(_SUMMARY, summary)
+        self._write_json(_SUMMARY, summary)
 
-    def write_confusion(self, matrices: Mapping[schema.RunId, np.ndarray]) -> None:
+    def write_confusion(self, matrices: Mapping[tuple[str, int], np.ndarray]) -> None:
         """Replaces the runs' confusion matrices, each as `Int64[3, K]`: true classes, predicted classes, counts."""
-        content = io.BytesIO()
-        kept = {}
-        size = 0
-        for run, matrix in matrices.items():
-            places = np.nonzero(matrix)
-            cells = np.array([*places, matrix[places]], np.int64)
-            size += cells.nbytes + _NPY_HEADER
-            if size <= schema.LARGEST_CONFUSION:  # the limit of `read_confusion`
-                kept[_RUN.format(*run)] = cells
-        np.savez_compressed(content, **kept)  # type: ignore[arg-type]
-        self.files.write(_CONFUSION, content.getvalue())
+        cells = {
+            run_name(*run): np.array([*np.nonzero(matrix), matrix[np.nonzero(matrix)]], np.int64)
+            for run, matrix in matrices.items()
+        }
+        self._write_arrays(_CONFUSION, cells)
 
-    def write_clients(self, runs: Iterable[schema.RunClients]) -> None:
-        """Replaces the results by client of all runs; no file without any, and runs beyond its size limit are left out.
+    def write_clients(self, runs: Iterable[RunClients]) -> None:
+        """Replaces the results by client of all runs, numbers rounded to six digits; no file without any."""
+        table = [
+            {"method": run.method, "seed": run.seed, "client": name}
+            | {
+                column: None if np.isnan(values[client]) else round(values[client].item(), 6)
+                for column, values in zip(run._fields[3:], run[3:], strict=True)
+            }
+            for run in runs
+            for client, name in enumerate(run.names)
+        ]
+        if table:
+            self._write(_CLIENTS, as_csv(table).encode())
 
-        Numbers are rounded to six digits.
-        """
-        content = b""
-        for run in runs:
-            table = [
-                {
-                    **dict(zip(_COLUMNS_OF_CLIENTS, (run.method, run.seed, *row[:3]), strict=False)),
-                    **{
-                        name: None if np.isnan(value) else round(value, 6)
-                        for name, value in zip(_COLUMNS_OF_CLIENTS[-2:], row[3:], strict=True)
-                    },
-                }
-                for row in zip(run.names, *(column.tolist() for column in run[3:]), strict=True)
-            ]
-            block = as_csv(table).encode()
-            if len(content) + len(block) <= LARGEST_FILE:  # the limit of `read_clients`
-                content += block.partition(b"\n")[2] if content else block
-        if content:
-            self.files.write(_CLIENTS, content)
-
-    def read_clients(self) -> list[schema.RunClients]:
-        """Reads the results by client; empty for a run whose clients have no test rows.
-
-        Raises:
-            FolderError: the file is damaged, differs from what the last session wrote, or can't be read.
-        """
-        path = self.path / _CLIENTS
-        if not path.exists():
+    def read_clients(self) -> list[RunClients]:
+        """Reads the results by client; empty for runs whose clients have no test rows."""
+        if not (self.path / _CLIENTS).exists():
             return []
-        self.files.check_sums(_CLIENTS)
-        with schema.checking(path):
-            rows = csv.DictReader(io.StringIO(self.files.read(_CLIENTS).decode()), strict=True)
-            runs: dict[tuple[str, int], list[Any]] = {}
-            try:
-                for row in rows:
-                    if None in row or None in row.values():
-                        raise ValueError("has another length than the line of headings")
-                    method, seed, name, training, test, *accuracies = (row[column] for column in _COLUMNS_OF_CLIENTS)
-                    of_run = runs.setdefault((_without_apostrophe(method), int(seed)), [])
-                    numbers = int(training), int(test), *(float(text or "nan") for text in accuracies)
-                    of_run.append((_without_apostrophe(name), *numbers))
-            except (csv.Error, LookupError, ValueError) as error:
-                raise ValueError(f"line {rows.line_num}: {error}") from error
-        found = []
-        for key, of_run in runs.items():
-            names, *columns = zip(*of_run, strict=True)
-            found.append(schema.RunClients(*key, names, *map(np.array, columns)))
-        return found
+        with reading(self.path / _CLIENTS):
+            runs: dict[tuple[str, int], list[dict[str, str]]] = {}
+            for row in read_csv(self._read(_CLIENTS).decode()):
+                runs.setdefault((row["method"], int(row["seed"])), []).append(row)
+            return [
+                RunClients(
+                    *run,
+                    tuple(row["client"] for row in rows),
+                    *(np.array([int(row[name]) for row in rows]) for name in RunClients._fields[3:5]),
+                    *(np.array([float(row[name] or "nan") for row in rows]) for name in RunClients._fields[5:]),
+                )
+                for run, rows in runs.items()
+            ]
 
-    def write_pictures(self, method: int, seed: int, pictures: Mapping[str, np.ndarray]) -> None:
+    def write_pictures(self, method: str, seed: int, pictures: Mapping[str, np.ndarray]) -> None:
         """Replaces a run's pictures: arrays of pixels by name."""
-        content = io.BytesIO()
-        np.savez_compressed(content, **pictures)  # type: ignore[arg-type]
-        self.files.write(PICTURES.format(method, seed), content.getvalue())
+        self._write_arrays(PICTURES.format(run_name(method, seed)), pictures)
 
-    def clear(self, method: int, seed: int, *kinds: str) -> None:
-        """Deletes a run's results of some `kinds`: PICTURES, LEAKS, PERSONALISED."""
-        self.files.remove(*(kind.format(method, seed) for kind in kinds))
+    def clear(self, method: str, seed: int, *kinds: str) -> None:
+        """Deletes a run's results of some `kinds`: PICTURES, PERSONALISED."""
+        self._remove(*(kind.format(run_name(method, seed)) for kind in kinds))
 
-    def read_analysis(self, kind: str, method: int, seed: int) -> dict[str, Any] | None:
-        """Reads a run's results of one `kind`, LEAKS or PERSONALISED; None if there are none or the file is damaged."""
-        return self.files.read_json(kind.format(method, seed))
+    def read_analysis(self, kind: str, method: str, seed: int) -> dict[str, Any] | None:
+        """Reads a run's results of one `kind`, PERSONALISED; None if there are none."""
+        name = kind.format(run_name(method, seed))
+        with reading(self.path / name, "delete it and run the command again"):
+            return self._read_json(name)
 
-    def write_analysis(self, kind: str, method: int, seed: int, figures: Mapping[str, Any]) -> None:
-        """Writes a run's results of one `kind`: privacy (LEAKS) or clients' fine-tuned models (PERSONALISED)."""
-        self.files.write_json(kind.format(method, seed), figures)
+    def write_analysis(self, kind: str, method: str, seed: int, figures: Mapping[str, Any]) -> None:
+        """Writes a run's results of one `kind`: clients' fine-tuned models (PERSONALISED)."""
+        self._write_json(kind.format(run_name(method, seed)), figures)
+
+    def write_findings(self, name: str, method: str, seed: int, found: Findings) -> None:
+        """Writes what an analysis found in a run; the numbers come last, as they mark it as done."""
+        file = _FINDINGS.format(name, run_name(method, seed))
+        if found.arrays:
+            self._write_arrays(f"{file}.npz", found.arrays)
+        self._write_json(f"{file}.json", found.numbers)
+
+    def read_findings(self, name: str, method: str, seed: int) -> Findings | None:
+        """Reads what an analysis found in a run; None if it isn't done."""
+        file = _FINDINGS.format(name, run_name(method, seed))
+        with reading(self.path / f"{file}.json", "delete it and run the command again"):
+            numbers = self._read_json(f"{file}.json")
+        return None if numbers is None else Findings(numbers, self._read_arrays(f"{file}.npz"))
+
+    def clear_findings(self, method: str, seed: int) -> None:
+        """Deletes what analyses found in a run."""
+        self._remove(f"{_FINDINGS.format('*', run_name(method, seed))}.*")
+
+    # For readers
 
     def read_configuration(self) -> Config:
-        """Reads the folder's configuration.
-
-        Raises:
-            ValueError: the file is missing or damaged, differs from what the last session wrote, or names a plug-in
-                that isn't loaded.
-        """
-        self._check_configuration()
+        """Reads the folder's configuration; raises `ValueError` if it can't, or if a plug-in isn't loaded."""
         return load_config(self.path / _CONFIG)
 
     def read_runs(self) -> tuple[dict[str, str], tuple[int, ...]]:
-        """Reads the methods' names in reports, by their names in results, and the seeds; no plug-in is needed.
-
-        Raises:
-            ValueError: as for `read_configuration`, except for plug-ins.
-        """
-        self._check_configuration()
-        config, _ = schema.read_config(self.path / _CONFIG)
-        try:
+        """Reads the methods' names in reports, by their names in results, and the seeds; no plug-in is needed."""
+        if not self.exists():
+            raise FolderError(f"{self.path / _CONFIG}: there is no such file; give the folder that a run wrote")
+        config, _ = self.read_sheet()
+        with reading(self.path / _CONFIG, CHOOSE_ANOTHER):
             labels = {str(entry["name"]): str(entry.get("label") or entry["name"]) for entry in config["methods"]}
             return labels, tuple(map(int, config["seeds"]))
-        except (LookupError, TypeError, ValueError) as error:
-            raise ConfigError(f"{self.path / _CONFIG}: was not written by a run; {RESTORE}") from error
-
-    def _check_configuration(self) -> None:
-        if not self.exists():
-            raise ConfigError(f"{self.path / _CONFIG}: there is no such file; give the folder that a run wrote")
-        self.files.check_sums(_CONFIG)
 
     def unknown_metrics(self) -> set[str]:
         """Names the recorded metrics that reports leave out, because their plug-in isn't loaded."""
@@ -441,367 +388,52 @@ class RunFolder(_Folder):
 
     def export_file(self, name: str) -> Path:
         """Returns the path of an exported model in the folder; `fresh` doesn't delete exports."""
-        self.files.make_folder(_EXPORTS)
-        return self.path / _EXPORTS / name
+        return own_folder(self.path, _EXPORTS) / name
 
     @property
     def comparison(self) -> Path:
         """The default file for a comparison with other runs."""
         return self.path / _COMPARISON
 
-    def read(self) -> schema.RunRecord:
-        """Reads and checks everything that a report shows.
-
-        A truncated last line of the metrics is dropped; of two lines for the same run and round the later counts; NaN
-        and infinite numbers become None.
+    def read(self) -> RunRecord:
+        """Reads everything that a report shows.
 
         Raises:
-            FolderError: a file is missing, can't be read, or has unexpected content.
+            FolderError: a file is missing, damaged, or can't be read.
         """
         if not self.path.is_dir():
             raise FolderError(f"{self.path}: no such folder; give the folder that a run wrote")
         if not any((self.path / name).exists() for name in (_CONFIG, _SUMMARY, _METRICS)):
             within = next(iter(sorted(self.path.glob(f"*/{_CONFIG}"))), Path("runs", "quickstart", _CONFIG)).parent
             raise FolderError(f"{self.path}: holds no run or sweep; give the folder that one wrote, such as {within}")
-        self.files.check_sums(_CONFIG, _SUMMARY, _METRICS)
-        config, text = schema.read_config(self.path / _CONFIG)
-        summary = schema.read_summary(self.path / _SUMMARY)
-        classes = len(summary["class_names"])
-        lines = schema.read_metrics(self.path / _METRICS, classes)
-        first: dict[str, int] = {}
+        config, text = self.read_sheet()
+        summary = self.read_summary()
+        if not summary:
+            raise FolderError(
+                f"{self.path / _SUMMARY}: missing: the run's first session is still running, or was killed. A session "
+                "writes it when it ends, also by Ctrl-C; after a kill the same command resumes"
+            )
+        cells = self._read_arrays(_CONFUSION)
+        pictures: dict[str, dict[str, np.ndarray]] = {}
+        findings: dict[str, dict[str, Findings]] = {}
         for run in summary["runs"]:
-            first.setdefault(run["method"], run["seed"])
-        # From the configuration, because the summary omits methods that never began.
-        methods = config.get("methods")
-        named = enumerate(methods if isinstance(methods, list) else [])
-        places = {str(entry.get("name")): place for place, entry in named if isinstance(entry, dict)}
-        matrices = schema.read_confusion(self.path / _CONFUSION, classes) if summary["runs"] else {}
-        for run in summary["runs"]:
-            run["confusion_matrix"] = matrices.get(_RUN.format(places.get(run["method"]), run["seed"]))
-        pictures = {}
-        for method, seed in first.items():
-            name = PICTURES.format(places.get(method), seed)
-            if (self.path / name).is_file():
-                self.files.check_sums(name)
-                pictures[method] = schema.read_pictures(self.path / name, classes)
-        clients = self.read_clients()
-        return schema.RunRecord(config, with_copies(self.path, config, text), lines, summary, pictures, clients)
-
-    def conflict(self, config: Config) -> str:
-        """Names the keys in which the folder's configuration conflicts with this one; empty if this one continues it.
-
-        Raises:
-            FolderError: the folder holds something other than a run, or can't be read.
-        """
-        if self.initial_form(config):
-            return ""
-        if missing := self.missing_plugins():
-            return (
-                f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to resume there (a "
-                f"copy may be in {self.path / PLUGIN_COPIES})"
-            )
-        here = self._read_owner()
-        if here is None:
-            return ""
-        form = here.model.convolution
-        differing = differences(here, with_convolution(config, form) if form in AUTO_FORMS else config)
-        return "\n  ".join(differing[:8] + (["..."] if len(differing) > 8 else []))
-
-    def check_owner(self, config: Config) -> None:
-        """Checks, without writing, that the folder is free or that the configuration continues it."""
-        differing = self.conflict(config)
-        if differing:
-            raise FolderError(
-                f"{self.path}: belongs to another configuration, nothing in it is touched; choose another folder with "
-                f"--out, or ask for the same configuration. They differ in\n  {differing}"
-            )
-
-    def initial_form(self, config: Config) -> str | None:
-        """Finds the form of convolution with which a configuration continues the folder's runs; None if there is none.
-
-        This form replaces "auto", so that a run resumes with its first form on a machine where "auto" means another.
-
-        Raises:
-            FolderError: the folder holds something other than a run, or can't be read.
-        """
-        asked = {form: with_convolution(config, form) for form in (*AUTO_FORMS, AUTO)}
-        try:  # mostly the same configuration, and parsing is slow in a large sweep
-            written = self.files.read(_CONFIG)
-            found = next((form for form, wanted in asked.items() if resolved_yaml(wanted).encode() == written), None)
-        except OSError:
-            found = None
-        if found or self.missing_plugins():
-            return found
-        here = self._read_owner()
-        return here and next((form for form, wanted in asked.items() if continues(wanted, here)), None)
-
-    def _read_owner(self) -> Config | None:
-        if not self.files.check_kind(_CONFIG, "a run folder"):
-            return None
-        file = self.path / _CONFIG
-        try:
-            here = load_config(file, recorded=True)
-        except ConfigError as error:
-            raise FolderError(
-                f"{self.path}: its config.yaml can't be read, so nothing in it is touched; choose another with --out "
-                f"({error})"
-            ) from error
-        if file.read_bytes().decode() != resolved_yaml(here):
-            raise FolderError(
-                f"{self.path}: its config.yaml was not written by a run, so nothing in the folder is touched; "
-                "choose another with --out"
-            )
-        return here
-
-
-class SweepFolder(_Folder):
-    """The files of a sweep.
-
-    `part` is the number of a part, from 1, and the number of parts, for a process that trains one part of a sweep. Such
-    processes share the folder, and each writes the costs of its runs to its own file.
-    """
-
-    marker = SHEET
-    page = "sweep.html"
-
-    def __init__(self, path: Path, part: tuple[int, int] | None = None) -> None:
-        super().__init__(path, OutputFiles(path, _COVERED))
-        self.part = part
-
-    @property
-    def results(self) -> Path:
-        """The file with the table."""
-        return self.path / _RESULTS
-
-    def _check_kind(self) -> None:
-        self.files.check_kind(SHEET, "a sweep's folder")
-
-    def point(self, label: str) -> RunFolder:
-        """The run folder of a point."""
-        return RunFolder(self.path / POINTS / label)
-
-    def points(self) -> list[RunFolder]:
-        """The existing run folders of points, sorted by name."""
-        folder = self.path / POINTS
-        return [RunFolder(point) for point in sorted(folder.iterdir()) if point.is_dir()] if folder.is_dir() else []
-
-    def other_points(self, points: Collection[str]) -> list[str]:
-        """Names the points of the folder that are not among those of a sweep, whose table leaves them out."""
-        return [name for point in self.points() if point.exists() and (name := point.path.name) not in points]
-
-    def read_devices(self) -> int | None:
-        """Reads the number of devices that the runs began with; None before the first checkpoint."""
-        for point in self.points():
-            with contextlib.suppress(FolderError):  # reported when this point is resumed
-                if devices := point.read_devices():
-                    return devices
-        return None
-
-    def claimed(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context that creates, checks and locks the folder (shared lock for a part).
-
-        Raises:
-            FolderError: the folder can't be written, is in use, or holds something else.
-        """
-        return self.files.locked(self._check_kind, shared=self.part is not None)
-
-    def conflict(self, text: str, points: Mapping[str, Config]) -> str:
-        """Describes why a sweep can't continue in this folder; empty if it can.
-
-        The sweep is given as the text of sweep.yaml and its points by label. It may have other values on its axes, more
-        rounds and more seeds than the folder's.
-
-        Raises:
-            FolderError: sweep.yaml can't be read.
-        """
-        try:
-            written = self.files.read(SHEET).decode()
-            here = _axes(written)
-            asked = _axes(text)
-        except FileNotFoundError:
-            return ""
-        except (OSError, ValueError) as error:
-            raise FolderError(
-                f"{self.path}: its sweep.yaml can't be read ({error}); choose another with --out"
-            ) from error
-        if written == text:
-            return ""
-        if here != asked:
-            return f"sweep: the keys {received_value(here)} here, {received_value(asked)} asked for"
-        existing = {point.path.name for point in self.points() if point.exists()}
-        if existing and existing.isdisjoint(points):
-            return "sweep: other values, so that none of the points asked for is here"
-        for label, config in points.items():
-            with contextlib.suppress(FolderError, OSError):  # reported when this point is resumed
-                if differing := self.point(label).conflict(config):
-                    return f"{label}: {differing}"
-        return ""
-
-    def check_owner(self, text: str, points: Mapping[str, Config]) -> None:
-        """Checks, without writing, that the folder is free or holds a sweep that this one continues."""
-        self._check_kind()
-        differing = self.conflict(text, points)
-        if differing:
-            raise FolderError(
-                f"{self.path}: holds another sweep, and nothing in it is touched; choose another folder with --out, or "
-                f"ask for the same sweep, with other values, more rounds or more seeds. They differ in\n  {differing}"
-            )
-
-    def begin(self, text: str, points: Mapping[str, Config]) -> None:
-        """Writes sweep.yaml.
-
-        Raises:
-            FolderError: the folder holds a sweep that this one doesn't continue, a file differs from what the last
-                session wrote, or a point is missing.
-        """
-        self.check_owner(text, points)
-        sums = self.files.sums() or {}
-        self.files.check_sums(*(name for name in _COVERED if name in sums))
-        for label in dict.fromkeys(name.split("/")[1] for name in sums if name.startswith(f"{POINTS}/")):
-            if not self.point(label).exists():
-                place = self.point(label).path
-                raise FolderError(f"{place}: is missing, but listed in the sweep's {SUMS}; {RESTORE}")
-        schema.check_readable(self.path / SHEET, text)
-        self.files.write(SHEET, text.encode())
-        _copy_plugins(self.files, *points.values())
-        _copy_files(self.files, *points.values())
-
-    def seal(self) -> None:
-        """Writes `SHA256SUMS`, including the points' files, unless nothing has changed since it was written."""
-        sums: dict[str, str] = {}
-        for point in self.points():
-            with contextlib.suppress(FolderError):  # the point can't resume, which the sweep has reported
-                here = point.files.sums() or {}
-                sums |= {f"{POINTS}/{point.path.name}/{name}": digest for name, digest in here.items()}
-        known = self.files.sums()
-        if known is not None and {name: known[name] for name in known if name.startswith(f"{POINTS}/")} != sums:
-            self.files.remove(SUMS)
-        self.files.seal(sums)
-
-    def read_sheet(self) -> tuple[dict[str, Any], str]:
-        """Reads the sweep and its text, which names the folder's copies of files; raises `FolderError` on failure."""
-        path = self.path / SHEET
-        self.files.check_sums(SHEET)
-        sheet, text = schema.read_config(path, _REWRITE_REMEDY)
-        axes = sheet.get("sweep")
-        if not isinstance(axes, list) or not axes or not all(isinstance(axis, dict) and axis for axis in axes):
-            raise FolderError(f"{path}: has no list of axes under `sweep`; {_REWRITE_REMEDY}")
-        return sheet, with_copies(self.path, sheet, text)
-
-    def unknown_metrics(self) -> set[str]:
-        """Names the recorded metrics that reports leave out, because their plug-in isn't loaded."""
-        return next(filter(None, (point.unknown_metrics() for point in self.points())), set())
-
-    def read_results(self, swept: Sequence[str]) -> list[dict[str, Any]]:
-        """Reads the rows of the table; values are numbers, texts or None.
-
-        Raises:
-            FolderError: `results.csv` is missing or damaged, or lacks a column for a swept key.
-        """
-        self.files.check_sums(_RESULTS)
-        with schema.checking(self.results, _REWRITE_REMEDY):
-            text = read_bytes(self.results, _LARGEST_TABLE).decode()
-            try:
-                rows = list(csv.DictReader(io.StringIO(text), strict=True))
-            except csv.Error as error:
-                raise ValueError(str(error)) from error
-            if any(None in row or None in row.values() for row in rows):
-                raise ValueError("has rows of other lengths than the line of headings")
-            lacking = [key for key in (*_WORDS, *swept) if not rows or key not in rows[0]]
-            if lacking:
-                raise ValueError(f"must have rows, below a line of headings; lacks {', '.join(lacking)}")
-        for row in rows:
-            for key, text in row.items():
-                written = _without_apostrophe(text)
-                row[key] = written if key in _WORDS else _value(written)
-        return rows
-
-    def write_results(self, table: Sequence[Mapping[str, Any]]) -> None:
-        """Replaces the table."""
-        self.files.write(_RESULTS, as_csv(table).encode())
-
-    def read_costs(self) -> dict[tuple[str, str, int], dict[str, Any]]:
-        """Reads each run's costs in earlier sessions, by point, method and seed; skips damaged files."""
-        own = _COSTS if self.part is None else _PART_COSTS.format(*self.part)
-        parts = [] if self.part else sorted(file.name for file in self.path.glob(_PART_COSTS.format("*", "*")))
-        costs: dict[Any, dict[str, Any]] = {}
-        for name in (own, *parts):
-            with contextlib.suppress(TypeError, KeyError, AttributeError):
-                entries = (self.files.read_json(name) or {})["runs"]
-                costs |= {tuple(entry[key] for key in _OF_RUN): _figures(entry) for entry in entries}
-        return costs
-
-    def write_costs(self, costs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> None:
-        """Writes the costs of each run's batch; a process that trains one part writes only its own runs'."""
-        entries = [{**dict(zip(_OF_RUN, run, strict=True)), **figures} for run, figures in costs.items()]
-        if self.part is None:
-            self.files.write_json(_COSTS, {"runs": entries})
-            self.files.remove(_PART_COSTS.format("*", "*"))  # their content is in _COSTS now
-        else:
-            self.files.remove(SUMS)  # the part changes points, which the sums cover
-            self.files.write_json(_PART_COSTS.format(*self.part), {"runs": entries})
-
-    def write_curves(self, curves: bytes) -> None:
-        """Replaces the table of all evaluated rounds of all runs."""
-        self.files.write(_CURVES, curves)
-
-
-def _copy_plugins(files: OutputFiles, *configs: Config) -> None:
-    """Copies the plug-ins that configurations use, so that the folder can be reproduced after they have changed."""
-    names = {name for config in configs for name in config.plugins}
-    for path, content in plugin_copies(names).items():
-        files.write(f"{PLUGIN_COPIES}/{path}", content)
-
-
-def _copy_files(files: OutputFiles, *configs: Config) -> None:
-    """Copies the small files that configurations name, so that the page's command finds them."""
-    for path, content in small_files(configs).items():
-        files.write(f"{FILE_COPIES}/{path}", content)
-
-
-def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
-    """Formats the table as CSV with a header line; None is an empty cell, and lists are written as in YAML.
-
-    A text that a spreadsheet would interpret as a formula gets a leading apostrophe.
-    """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(table[0]) if table else [], lineterminator="\n")
-    writer.writeheader()
-    for row in table:
-        formulas = [key for key, value in row.items() if isinstance(value, str) and _FORMULA.match(value)]
-        # Negative numbers such as -0.5 stay.
-        writer.writerow({**row, **{key: f"'{row[key]}" for key in formulas if isinstance(_value(row[key]), str)}})
-    return text.getvalue()
-
-
-def _without_apostrophe(text: str) -> str:
-    """Undoes what `as_csv` does to a text that looks like a formula."""
-    return text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text
-
-
-def _value(text: str) -> Any:
-    if not text:
-        return None
-    if "_" in text:  # which Python reads as a number's separator, and YAML doesn't
-        return text
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return (int(text) if text.lstrip("-").isdecimal() else number) if math.isfinite(number) else None
-
-
-def _axes(text: str) -> list[Any]:
-    """Reads the keys of a sweep's axes."""
-    sheet = parse_yaml(text, SHEET)
-    if not isinstance(sheet, dict) or not isinstance(sheet.get("sweep"), list):
-        raise ValueError("it is not a sweep")
-    return [list(axis) if isinstance(axis, dict) else axis for axis in sheet["sweep"]]
-
-
-def _figures(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the costs in an entry; drops values of other types."""
-    return {key: value for key, value in entry.items() if key not in _OF_RUN and isinstance(value, int | float)}
+            name = run_name(run["method"], run["seed"])
+            run["confusion_matrix"] = _matrix(cells[name], len(summary["class_names"])) if name in cells else None
+            if run["method"] not in pictures:  # those of the first seed
+                pictures[run["method"]] = self._read_arrays(PICTURES.format(name))
+                for analysis in self.path.glob("analyses/*"):
+                    found = self.read_findings(analysis.name, run["method"], run["seed"])
+                    if found is not None:
+                        findings.setdefault(analysis.name, {})[run["method"]] = found
+        return RunRecord(
+            config,
+            text,
+            self.read_metrics(),
+            summary,
+            {method: arrays for method, arrays in pictures.items() if arrays},
+            self.read_clients(),
+            findings,
+        )
 
 
 def choose_folder(path: Path, conflict: Callable[[Path], str]) -> tuple[Path, str]:
@@ -837,5 +469,11 @@ def known_conflict(place: Path, conflict: Callable[[Path], str]) -> str:
         return ""
 
 
-def _line(values: Mapping[str, Any]) -> bytes:
-    return (json.dumps(values) + "\n").encode()
+def _json_lines(lines: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+
+def _matrix(cells: np.ndarray, classes: int) -> Any:
+    from scipy.sparse import coo_array  # imported here, because few commands need it
+
+    return coo_array((cells[2], (cells[0], cells[1])), (classes, classes))

@@ -3,7 +3,6 @@
 import functools
 import importlib
 import os
-import re
 import reprlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,14 +19,15 @@ from fedjax_bal.engine.device import at_precision, in_batches
 from fedjax_bal.engine.host import check_vocabulary, fetch
 from fedjax_bal.jax_setup import package_settings
 from fedjax_bal.lab.environment import versions
+from fedjax_bal.lab.errors import FolderError
 from fedjax_bal.lab.exports import Inputs, inputs_of, logits_of, write_export
-from fedjax_bal.lab.folder import RunFolder, SweepFolder
+from fedjax_bal.lab.folder import RunFolder, run_name
 from fedjax_bal.lab.model_files import MODEL_FORMATS
-from fedjax_bal.lab.output_files import FolderError
-from fedjax_bal.lab.recorder import load_newest, load_variables
+from fedjax_bal.lab.run import load_variables, runs_of
 from fedjax_bal.lab.schema import RunClients, RunId
-from fedjax_bal.lab.setup import Comparison, SharedInputs, network, set_up_to_read, to_read
+from fedjax_bal.lab.setup import Setup, SharedInputs, network, set_up, to_read
 from fedjax_bal.lab.splits import inputs_in_words
+from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.parts import changes_for_evaluation
 from fedjax_bal.types import Array, Model, Variables
 from fedjax_bal.validate import check_unmasked, is_number, one_of
@@ -49,15 +49,14 @@ def load_run(
     Args:
         folder: a folder that `fedjax-bal run` or `fedjax-bal sweep` wrote, or a point of a sweep.
         data_dir: the folder with the data set's files, as `--data-dir`, for the models that need them.
-        note: called with a message for damaged metric lines of an unfinished session, which are skipped, and for a
-            damaged checkpoint, which the previous one replaces.
+        note: called with a message for a damaged checkpoint, which the previous one replaces.
 
     Returns:
         The `LoadedRun`, whose models are loaded on first use; for a sweep a `LoadedSweep`, with its table and points.
 
     Raises:
-        ValueError: the folder is neither a run's nor a sweep's, or its configuration can't be read or differs from
-            what was written. An absent plug-in or a section with errors is named when a model is used.
+        ValueError: the folder is neither a run's nor a sweep's, or its configuration can't be read.
+            An absent plug-in or a section with errors is named when a model is used.
 
     Example:
         After `fedjax-bal run training.rounds=1 "model={name: mlp}" "methods=[{recipe: fedavg}]" "seeds=[0]"`, here:
@@ -156,7 +155,7 @@ class LoadedRun:
                 missing), texts, and lists such as `per_class_accuracy` as objects. `label` is the method's name in
                 reports.
         """
-        lines = self._folder.read_metrics(self._note)
+        lines = self._folder.read_metrics()
         columns = as_columns(
             [{"method": line["method"], "label": self._labels[line["method"]], **line} for line in lines]
         )
@@ -191,19 +190,19 @@ class LoadedRun:
     @functools.cached_property
     def class_names(self) -> tuple[str, ...]:
         """C names of the classes, in the order of the predicted numbers."""
-        return tuple(self._folder.read_summary().get("class_names") or self._comparison.dataset.class_names)
+        return tuple(self._folder.read_summary().get("class_names") or self._setup.dataset.class_names)
 
     @property
     def input_names(self) -> tuple[str, ...] | None:
         """F names of the columns that the first method was trained on, in this order; None for other inputs."""
         known = self._network(0)
-        return (inputs_of(self._comparison.simulations[0].federation) if known is None else known[1]).names
+        return (inputs_of(self._setup.simulations[0].federation) if known is None else known[1]).names
 
     @property
     def model(self) -> Model:
         """The network, including the first method's additions."""
         known = self._network(0)
-        return self._comparison.simulations[0].setting.model if known is None else known[0]
+        return self._setup.simulations[0].setting.model if known is None else known[0]
 
     def variables(self, method: str | None = None, seed: int | None = None) -> Variables:
         """Returns the global model of the last saved round, as evaluated on the test set, as NumPy arrays.
@@ -275,8 +274,8 @@ class LoadedRun:
         if kind is not None or out is None:
             kind = one_of("format", kind or "npz", MODEL_FORMATS)
         trained = self.trained(method, seed)
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.methods[trained.method])
-        file = out or self._folder.export_file(f"{name}-seed-{trained.seed}.{kind}")
+        name = run_name(self.methods[trained.method], trained.seed)
+        file = out or self._folder.export_file(f"{name}.{kind}")
         return write_export(file, kind, trained.model, trained.variables, trained.inputs, self._about(trained))
 
     @package_settings()
@@ -286,38 +285,37 @@ class LoadedRun:
         seed = self.seeds[0] if seed is None else seed
         if seed not in self.seeds:
             raise ValueError(f"seed: received {seed!r}; allowed: {', '.join(map(str, self.seeds))}")
-        run = RunId(index, seed)
         known = self._network(index)
         if known is None or changes_for_evaluation(self.config.methods[index].recipe.parts):
-            return self._rebuilt(run)
+            return self._rebuilt(index, seed)
         model, inputs = known
         shapes = jax.eval_shape(model.init, jax.random.key(0))
-        saved = load_variables(self._folder, self.config, run, shapes, self._note)
+        saved = load_variables(self._folder, self.config, index, seed, shapes, self._note)
         if saved is None:
-            raise self._untrained(run)
+            raise self._untrained(self.methods[index], seed)
         rounds, variables = saved
         return TrainedModel(index, seed, rounds, model, variables, inputs)
 
-    def _rebuilt(self, run: RunId) -> TrainedModel:
+    def _rebuilt(self, index: int, seed: int) -> TrainedModel:
         """Returns a model that is evaluated differently from how it is trained, from the data and its whole state."""
-        saved = load_newest(self._folder, self._comparison, run, self._note)
+        runs = {run.id: run for run in runs_of(self.config, self._setup, self._folder, self._note)}
+        run = runs[RunId(self.methods[index], seed)]
+        saved = run.load_checkpoint()
         if saved is None:
-            raise self._untrained(run)
-        simulation = self._comparison.simulation(run)
-        variables = fetch(simulation.tested_model(run.seed, saved.snapshot))
-        inputs = inputs_of(simulation.federation)
-        return TrainedModel(*run, saved.snapshot.round, simulation.setting.model, variables, inputs)
+            raise self._untrained(*run.id)
+        variables = fetch(run.simulation.tested_model(seed, saved.snapshot))
+        inputs = inputs_of(run.simulation.federation)
+        return TrainedModel(index, seed, saved.snapshot.round, run.simulation.setting.model, variables, inputs)
 
-    def _untrained(self, run: RunId) -> FolderError:
-        name = f"{self.methods[run.method]}, seed {run.seed}"
-        return FolderError(f"{self._folder.path}: has no checkpoint of {name}: train it first")
+    def _untrained(self, method: str, seed: int) -> FolderError:
+        return FolderError(f"{self._folder.path}: has no checkpoint of {method}, seed {seed}: train it first")
 
     def _network(self, index: int) -> tuple[Model, Inputs] | None:
         """Returns a method's network and its inputs from the folder alone; None without a summary."""
         if index not in self._networks:
             method = to_read(self.config).methods[index]
             found = self._folder.read_partition(method.name)
-            if found is None or "input_shape" not in found or "input_dtype" not in found:
+            if found is None:
                 return None
             model = network(method.model, len(found["samples"]), found["input_shape"])
             for part in method.recipe.parts:
@@ -329,8 +327,8 @@ class LoadedRun:
         return self._networks[index]
 
     @functools.cached_property
-    def _comparison(self) -> Comparison:
-        return set_up_to_read(self.config, SharedInputs(self._data_dir, devices=1))
+    def _setup(self) -> Setup:
+        return set_up(to_read(self.config), SharedInputs(self._data_dir, devices=1))
 
     def _about(self, trained: TrainedModel) -> dict[str, Any]:
         method = self.config.methods[trained.method]

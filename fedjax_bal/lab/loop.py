@@ -1,59 +1,149 @@
-"""The loop that trains batches of runs and records their results; a run is a sweep of one point.
+"""The loop that trains a batch of runs with one program; callbacks do everything else.
 
-Callbacks handle everything else: the loop knows nothing of displays, trackers, tables or analyses.
+A batch is a single run, or runs of a sweep with equal stacking keys. The loop records the results of each dispatch,
+saves the checkpoints that are due, and ends the runs that are complete. It knows nothing of displays, trackers, tables
+or analyses.
 """
 
 import contextlib
 import dataclasses
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
-from fedjax_bal.engine.host import Simulation, Snapshot, free_bytes, stacking_key
-from fedjax_bal.lab import training
-from fedjax_bal.lab.recorder import Recorder
-from fedjax_bal.lab.schema import RunId
+from fedjax_bal.engine.device import Layout
+from fedjax_bal.engine.host import (
+    Member,
+    Simulation,
+    Snapshot,
+    free_bytes,
+    open_stack,
+    program_of,
+    stacking_key,
+)
+from fedjax_bal.lab.run import Run
+from fedjax_bal.registry import plugin_errors
 from fedjax_bal.types import size_in_bytes
 
 _COPIES = 4  # copies of a stack's states: before, after, in the chains and in the chains' sums
 
 
-class RunTask(NamedTuple):
-    """A run with rounds left to do."""
+class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
+    """Training stopped at the user's request, after saving everything needed to resume."""
 
-    point: int  # number of its point
-    run: RunId
-    simulation: Simulation
+
+class BuiltProgram(NamedTuple):
+    """The compiled program of a batch."""
+
+    compile_s: float
+    device_bytes: int  # of data, states and the program on each device
+    layout: Layout
+
+
+class Step(NamedTuple):
+    """What a dispatch of a batch has taken."""
+
     round: int  # finished rounds
-    recorder: Any = None  # of its point; None in a dry run
+    seconds: float
+    client_updates: int
+    samples: int
+
+
+class Callback:
+    """Base class of callbacks; subclasses override the moments that they handle."""
+
+    def started(self, batch: "Batch") -> None:
+        """Called before a batch's program is compiled."""
+
+    def built(self, batch: "Batch", program: BuiltProgram) -> None:
+        """Called when a batch's program is compiled."""
+
+    def recorded(self, run: Run, clients_per_s: float) -> None:
+        """Called when a run's results of a dispatch are recorded; with a rate of 0 for those of earlier sessions."""
+
+    def saving(self, run: Run, simulation: Simulation, snapshot: Snapshot) -> None:
+        """Called before a checkpoint is written; rounds before it are never repeated."""
+
+    def ended(self, run: Run, simulation: Simulation, snapshot: Snapshot) -> None:
+        """Called after a run's last round is saved; again in the next session if a kill interrupted the callbacks."""
+
+    def stepped(self, batch: "Batch", step: Step) -> None:
+        """Called when all results of a dispatch are recorded, and its checkpoints are saved."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RunBatch:
-    """Runs that one program trains together.
+class Batch:
+    """Runs at the same round that one program trains together.
 
     Attributes:
-        program: the program's number; batches with the same program differ at most in their number of runs.
-        tasks: the runs.
+        runs: the runs.
+        program: the program's number; batches with the same one differ at most in their number of runs.
         number: the batch's number on the display; its halves keep it if it has to be divided.
-        attempts: 1 plus the number of consecutive losses of a worker without progress.
     """
 
-    program: int
-    tasks: tuple[RunTask, ...]
+    runs: tuple[Run, ...]
+    program: int = 0
     number: int = 0
-    attempts: int = 1
+
+    @property
+    def simulations(self) -> tuple[Simulation, ...]:
+        """The simulations of the runs."""
+        return tuple(run.simulation for run in self.runs)
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds of each run."""
+        return self.runs[0].simulation.rounds
 
     @property
     def state_bytes(self) -> int:
         """Memory of all runs' states on the devices, in bytes."""
-        return len(self.tasks) * size_in_bytes(self.tasks[0].simulation.state_shapes().state)
+        return len(self.runs) * size_in_bytes(self.runs[0].simulation.state_shapes().state)
 
-    def starts(self) -> list[training.RunStart]:
-        """Returns the starting states of all runs. Call once, because training takes ownership of the models."""
-        return [task.recorder.start(task.run) for task in self.tasks]
+
+def unfinished(runs: Iterable[Run], callbacks: Sequence[Callback]) -> list[Run]:
+    """Returns the resumed runs with rounds left; ends those that are over, because a kill may have prevented it."""
+    left = []
+    for run in runs:
+        if run.failure is not None:
+            continue
+        if run.round:
+            for callback in callbacks:
+                callback.recorded(run, 0.0)
+        if run.is_over:
+            snapshot = run.start()
+            assert snapshot is not None
+            _end(run, snapshot, callbacks)
+        else:
+            left.append(run)
+    return left
+
+
+def batch_runs(runs: Sequence[Run], max_size: int | None = None) -> list[Batch]:
+    """Groups runs with equal stacking keys into batches of at most `max_size`, in the order of their first runs.
+
+    `max_size=None`: as many as fit into memory.
+    """
+    groups: dict[Hashable, list[Run]] = {}
+    for run in runs:
+        # A client memory on the host is gathered for one run and dispatch, so these runs can't be stacked.
+        alone = run.simulation.keeps_memory_on_host
+        groups.setdefault(id(run) if alone else (stacking_key(run.simulation), run.round), []).append(run)
+    batches: list[Batch] = []
+    for program, group in enumerate(groups.values()):
+        # Half of the free memory, for the states of all runs.
+        free = free_bytes(group[0].simulation.setting.layout)
+        state = max(size_in_bytes(group[0].simulation.state_shapes().state), 1)
+        fitting = len(group) if free is None else max(1, free // (2 * _COPIES * state))
+        size = min(fitting, max_size or len(group))
+        # Batches of about equal size, so that the last one isn't a single run.
+        for part in np.array_split(np.arange(len(group)), -(-len(group) // size)):
+            batches.append(Batch(tuple(group[place] for place in part), program, len(batches)))
+    return batches
 
 
 def steps_per_round(simulation: Simulation) -> float:
@@ -62,162 +152,95 @@ def steps_per_round(simulation: Simulation) -> float:
     return float(simulation.selector.most * simulation.selector.passes * steps[steps > 0].mean())
 
 
-def batch_runs(tasks: Sequence[RunTask], max_size: int | None = None, concurrent: int = 1) -> list[RunBatch]:
-    """Groups runs with equal stacking keys into batches of at most `max_size`, in the order of their first runs.
+def train(batch: Batch, callbacks: Sequence[Callback], should_stop: Callable[[], bool]) -> None:
+    """Trains the runs of a batch until they end; a run that diverges is recorded as failed, and the others continue.
 
-    `max_size=None`: as many as fit into memory, and small enough that `concurrent` batches can train at a time.
+    `should_stop` is called after each dispatch.
+
+    Raises:
+        Stopped: `should_stop` returned True; everything is saved.
+        ValueError: the batch doesn't fit onto the devices.
     """
-    groups: dict[Any, list[RunTask]] = {}
-    for task in tasks:
-        # A client memory on the host is gathered per run and dispatch, so the run can't be stacked.
-        alone = task.simulation.keeps_memory_on_host
-        key = (task.point, task.run) if alone else (stacking_key(task.simulation), task.round)
-        groups.setdefault(key, []).append(task)
-    sizes = []
-    for group in groups.values():
-        simulation = group[0].simulation
-        # Half of the free memory, for the states of all runs.
-        free = free_bytes(simulation.setting.layout)
-        state = max(size_in_bytes(simulation.state_shapes().state), 1)
-        fitting = 10_000 if free is None else max(1, free // (2 * _COPIES * state))
-        sizes.append(min(fitting, max_size or len(group)))
-    if max_size is None:
-        sizes = spread_batches(concurrent, [len(group) for group in groups.values()], sizes)
-    batches: list[RunBatch] = []
-    for program, (group, size) in enumerate(zip(groups.values(), sizes, strict=True)):
-        # Batches of about equal size, so that the last one isn't a single run.
-        for piece in np.array_split(np.arange(len(group)), -(-len(group) // size)):
-            batches.append(RunBatch(program, tuple(group[index] for index in piece), len(batches)))
-    return batches
-
-
-def spread_batches(concurrent: int, runs: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """Returns the largest batch sizes that give `concurrent` batches or more; single runs if no size does."""
-    for largest in range(max(sizes, default=1), 1, -1):
-        capped = [min(size, largest) for size in sizes]
-        if sum(-(-count // size) for count, size in zip(runs, capped, strict=True)) >= concurrent:
-            return capped
-    return [1 for _ in sizes]
-
-
-Events = Generator[tuple[RunBatch, training.Event], None, None]
-"""Events in the training of several batches."""
-
-
-class Callback:
-    """Base class of callbacks; subclasses override the events that they handle."""
-
-    def started(self, batch: RunBatch) -> None:
-        """Called when a process has taken a batch, before it compiles the program."""
-
-    def built(self, batch: RunBatch, built: training.BuiltBatch) -> None:
-        """Called when a batch's program is compiled."""
-
-    def recorded(self, recorder: Recorder, run: RunId, clients_per_s: float) -> None:
-        """Called when results of a dispatch are on disk; with a rate of 0 for results of earlier sessions."""
-
-    def saving(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
-        """Called before a checkpoint is written."""
-
-    def ended(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
-        """Called after a run's last round is saved; again in the next session if a kill interrupted the callbacks."""
-
-    def stepped(self, batch: RunBatch, step: training.StepResult) -> None:
-        """Called when all results of a step are on disk."""
-
-
-def runs_left(recorder: Recorder, callbacks: Sequence[Callback], point: int = 0) -> list[RunTask]:
-    """Lists the runs of a resumed recorder that have rounds left; ends the complete runs that haven't failed."""
-    left = []
-    for run, state in recorder.states.items():
-        if state.failure is not None:
-            continue
-        if state.round:
-            for callback in callbacks:
-                callback.recorded(recorder, run, 0.0)
-        if recorder.is_over(run):
-            _end(recorder, run, recorder.start(run).snapshot, callbacks)  # in case a kill prevented it
-        else:
-            left.append(RunTask(point, run, recorder.comparison.simulation(run), state.round, recorder))
-    return left
-
-
-def train(
-    batches: Iterable[RunBatch],
-    callbacks: Sequence[Callback],
-    should_stop: Callable[[], bool],
-    *,
-    elsewhere: Callable[[deque[RunBatch], Callable[[], bool]], Events] | None = None,
-    retry: Callable[[RunBatch, Exception], Iterable[RunBatch]] | None = None,
-) -> None:
-    """Trains batches sequentially in this process, or as `elsewhere` does, and records each step's results.
-
-    `elsewhere` is `RayBackend.train`; None for this process. `retry` returns the replacements of a batch that failed,
-    or raises the error; without it, every error is raised. Raises `Stopped` if `should_stop` returned True before the
-    work was complete.
-    """
-    waiting = deque(batches)
-
-    def take(batch: RunBatch, event: training.Event) -> None:
-        if isinstance(event, training.StepResult):
-            _record(batch, event, callbacks)
-            for callback in callbacks:
-                callback.stepped(batch, event)
-        elif isinstance(event, training.BuiltBatch):
-            for task in batch.tasks:
-                task.recorder.add_built(event, len(batch.tasks))
-            for callback in callbacks:
-                callback.built(batch, event)
-        elif isinstance(event, training.Started):
-            for callback in callbacks:
-                callback.started(batch)
-        elif retry is None:
-            raise event
-        else:
-            waiting.extend(retry(batch, event))
-
-    if elsewhere is not None:
-        with contextlib.closing(elsewhere(waiting, should_stop)) as events:
-            for batch, event in events:
-                take(batch, event)
-        return
-    with training.compiled_ahead(tuple(task.simulation for task in batch.tasks) for batch in waiting):
-        while waiting:
-            batch = waiting.popleft()
-            for callback in callbacks:
-                callback.started(batch)
-            stopped = False
-            for event in training.train_batch(batch.starts(), should_stop):
-                take(batch, event)
-                stopped = isinstance(event, training.StepResult) and event.stopped
-            if stopped:
-                raise training.Stopped
-
-
-def _record(batch: RunBatch, step: training.StepResult, callbacks: Sequence[Callback]) -> None:
-    """Records a step's results, saves the checkpoints that are due, and ends the runs that are complete."""
-    for place, result in step.results.items():
-        recorder = batch.tasks[place].recorder
-        run = batch.tasks[place].run
-        seconds = step.seconds / len(step.results)
-        recorder.record(run, result, seconds)
-        for callback in callbacks:
-            callback.recorded(recorder, run, result.client_updates / seconds)
-    for place, reason in step.failures.items():
-        batch.tasks[place].recorder.fail(batch.tasks[place].run, reason)
-    for place in list(step.snapshots):
-        recorder = batch.tasks[place].recorder
-        run = batch.tasks[place].run
-        snapshot = step.snapshots.pop(place)  # frees its memory before the next dispatch
-        for callback in callbacks:
-            callback.saving(recorder, run, snapshot)  # before saving: a round with a checkpoint is never repeated
-        recorder.save(run, snapshot)
-        # Callbacks at a run's end can take long; they wait for the next session if the user wants to stop.
-        if place in step.ended and not step.stopped:
-            _end(recorder, run, snapshot, callbacks)
-
-
-def _end(recorder: Recorder, run: RunId, snapshot: Any, callbacks: Sequence[Callback]) -> None:
+    runs = batch.runs
     for callback in callbacks:
-        callback.ended(recorder, run, snapshot)
-    recorder.states[run].concluded = True
+        callback.started(batch)
+    with plugin_errors():
+        stack = open_stack([Member(run.simulation, run.id.seed) for run in runs], [run.start() for run in runs])
+        program = BuiltProgram(stack.compile(), stack.device_bytes, stack.setting.layout)
+    for run in runs:
+        run.cost = run.cost._replace(compile_s=run.cost.compile_s + program.compile_s / len(runs))
+    for callback in callbacks:
+        callback.built(batch, program)
+
+    every = min(run.checkpoint_every for run in runs)
+    saved_at = stack.round
+    while not all(stack.resting):
+        training = [place for place, rests in enumerate(stack.resting) if not rests]
+        began = time.perf_counter()
+        with plugin_errors():
+            results = stack.advance()
+        seconds = time.perf_counter() - began
+        for place in training:
+            if stack.failures[place] is not None:
+                runs[place].fail(str(stack.failures[place]))
+        training = [place for place in training if stack.failures[place] is None]
+        step = _record({runs[place]: results[place] for place in training}, stack.round, seconds, callbacks)
+        del results  # the memory of their states is for the next dispatch
+
+        # Runs that end are always saved; all of them if a checkpoint is due or the user stops.
+        stopping = should_stop()
+        due = stopping or stack.round - saved_at >= every
+        if due:
+            saved_at = stack.round
+        for place in training:
+            over = runs[place].is_over
+            if over:
+                stack.rest(place)
+            if over or due:
+                # Callbacks at a run's end can take long; they wait for the next session if the user wants to stop.
+                _save(runs[place], stack.snapshot(place), callbacks, ended=over and not stopping)
+        for callback in callbacks:
+            callback.stepped(batch, step)
+        if stopping:
+            raise Stopped
+
+
+def _record(results: Mapping[Run, Any], round: int, seconds: float, callbacks: Sequence[Callback]) -> Step:
+    """Records the results of a dispatch, whose time its runs share equally."""
+    for run, result in results.items():
+        run.record(result, seconds / len(results))
+        for callback in callbacks:
+            callback.recorded(run, result.client_updates * len(results) / seconds)
+    updates = sum(result.client_updates for result in results.values())
+    return Step(round, seconds, updates, sum(result.samples for result in results.values()))
+
+
+def _save(run: Run, snapshot: Snapshot, callbacks: Sequence[Callback], *, ended: bool) -> None:
+    for callback in callbacks:
+        callback.saving(run, run.simulation, snapshot)
+    run.save(snapshot)
+    if ended:
+        _end(run, snapshot, callbacks)
+
+
+def _end(run: Run, snapshot: Snapshot, callbacks: Sequence[Callback]) -> None:
+    for callback in callbacks:
+        callback.ended(run, run.simulation, snapshot)
+    run.ended = True
+
+
+@contextlib.contextmanager
+def compiled_ahead(batches: Iterable[Batch]) -> Iterator[Sequence[Future[Any]]]:
+    """Returns a context in which a thread compiles the programs of batches, in order, while others train."""
+    # A stopped run doesn't wait for the thread: XLA can't be interrupted, and everything is saved by then. With several
+    # processes nothing is compiled ahead, because all would have to compile at the same moments. The thread drops
+    # errors, because the batch compiles again when it is reached. Decisions that depend on free memory are also made
+    # then, when nothing else trains.
+    thread = ThreadPoolExecutor(1, "compilation")
+    stacks = dict.fromkeys(batch.simulations for batch in batches)
+    try:
+        # The list keeps the programs alive until they are used.
+        programs = [thread.submit(program_of, stack) for stack in stacks if jax.process_count() == 1]
+        yield programs
+    finally:
+        thread.shutdown(wait=False, cancel_futures=True)

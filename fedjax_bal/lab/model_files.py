@@ -1,9 +1,7 @@
 """The formats of model files for other programs, each with a JSON description of its content."""
 
-import hashlib
 import io
 import json
-import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,35 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.files import open_file, parse_json, write_atomically
-from fedjax_bal.lab.output_files import FolderError
+from fedjax_bal.files import open_file, read_npz, write_atomically
+from fedjax_bal.lab.errors import FolderError
 
 Tensors = Mapping[str, np.ndarray]
 _ABOUT = "about"
 PROGRAM = "program"
-SUMS = "sha256"
-"""Names of an exported program's bytes, and of the checksums in the description."""
-
-_LONGEST_HEADER = 2**27  # bytes, as in the safetensors library
-
-
-def write_model(kind: str, file: Path, tensors: Tensors, about: Mapping[str, Any]) -> None:
-    """Writes a model and its description, to which the checksums of all arrays and of the description are added."""
-    sums = model_sums(tensors, about)
-    MODEL_FORMATS[kind].write(file, tensors, json.dumps({**about, SUMS: sums}, indent=1))
-
-
-def model_sums(tensors: Tensors, about: Mapping[str, Any]) -> dict[str, str]:
-    """Returns SHA-256 checksums: of each array's type, shape and little-endian bytes, and of the JSON description."""
-    text = json.dumps({key: value for key, value in about.items() if key != SUMS})
-    return {_ABOUT: hashlib.sha256(text.encode()).hexdigest(), **{name: _sum(array) for name, array in tensors.items()}}
-
-
-def _sum(array: np.ndarray) -> str:
-    little = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
-    digest = hashlib.sha256(f"{little.dtype.name} {list(little.shape)} ".encode())
-    digest.update(little.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
+"""The name of an exported program's bytes."""
 
 
 def _npz(file: Path, tensors: Tensors, about: str) -> None:
@@ -49,10 +25,8 @@ def _npz(file: Path, tensors: Tensors, about: str) -> None:
 
 
 def _read_npz(file: Path) -> tuple[Tensors, Any]:
-    from fedjax_bal.data import read_arrays  # imported here, because few commands read models
-
-    tensors = read_arrays(file, None)
-    return tensors, parse_json(str(tensors.pop(_ABOUT, "{}")))
+    tensors = read_npz(file)
+    return tensors, json.loads(str(tensors.pop(_ABOUT, "{}")))
 
 
 def _safetensors(file: Path, tensors: Tensors, about: str) -> None:
@@ -73,28 +47,17 @@ def _safetensors(file: Path, tensors: Tensors, about: str) -> None:
 
 def _read_safetensors(file: Path) -> tuple[Tensors, Any]:
     with open_file(file) as stream:
-        length = os.fstat(stream.fileno()).st_size
-        start = stream.read(8)
-        begin = 8 + int.from_bytes(start, "little")
-        if begin > min(length, _LONGEST_HEADER):
-            raise ValueError(f"its header would have {begin} bytes")
-        header = parse_json(stream.read(begin - 8))
+        length = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(min(length, os.fstat(stream.fileno()).st_size)))
+        about = json.loads(header.pop("__metadata__", {}).get(_ABOUT, "{}"))
         tensors = {}
-        about = parse_json(header.pop("__metadata__", {}).get(_ABOUT, "{}"))
-        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        if begin + end != length:
-            raise ValueError(f"{length} bytes, of which the header knows {begin + end}")
         for name, entry in header.items():
-            first, last = entry["data_offsets"]
             if entry["dtype"] == "BF16":  # no type of NumPy's
                 raise ValueError(f"{name} is of type BF16; save it as F32")
             dtype = np.dtype(f"<{entry['dtype'][0].lower()}{int(entry['dtype'][1:]) // 8}")
-            if last - first != dtype.itemsize * math.prod(entry["shape"]):
-                raise ValueError(f"{name} has {last - first} bytes")
-            # Memory-mapped, so that a model takes no memory until its arrays are used.
-            empty = np.zeros(entry["shape"], dtype)
-            mapped = last > first
-            tensors[name] = np.memmap(stream, dtype, "r", begin + first, tuple(entry["shape"])) if mapped else empty
+            first, last = entry["data_offsets"]
+            stream.seek(8 + length + first)
+            tensors[name] = np.frombuffer(stream.read(last - first), dtype).reshape(entry["shape"])
     return tensors, about
 
 

@@ -10,14 +10,11 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal import data, models, recipes
+from fedjax_bal.analyses import ANALYSES
 from fedjax_bal.config import Config, MethodConfig, ModelSection, received_value, with_convolution
-from fedjax_bal.contrib import privacy
 from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
-from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate, shares_prototypes
+from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate
 from fedjax_bal.lab.exports import load_weights
-from fedjax_bal.lab.model_files import model_sums
-from fedjax_bal.lab.named_files import check_digests, content_digest, named_files
-from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.splits import RowsUsed, SetupError, prefix_errors, rows_used, split_rows
 from fedjax_bal.models import automatic
 from fedjax_bal.optim import Opaque, optimizer
@@ -28,13 +25,11 @@ from fedjax_bal.types import Dataset, Federation, Model, Variables
 
 _DYNAMICS: Mapping[str, Mapping[str, Any]] = {"availability": AVAILABILITY, "delivery": DELIVERY, "speed": SPEEDS}
 _MOST_LINES = 8
-OTHER_FILES = "put that file back, or leave the key files out of the configuration"
-"""The remedy if a file isn't the one that a configuration records."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
-    """All methods of a configuration, ready to run; tuples have one entry per method.
+class Setup:
+    """The simulations of a configuration on their data; tuples have one entry per method.
 
     If each seed has its own partition, the fields belong to the first seed, and `others` has the other seeds.
     """
@@ -45,15 +40,11 @@ class Comparison:
     dataset: Dataset  # of the first method
     rows_used: tuple[RowsUsed, ...]  # describes the rows and clients used for training
     fingerprints: tuple[np.ndarray, ...]  # see `SharedInputs.fingerprint`
-    others: Mapping[int, "Comparison"] = dataclasses.field(default_factory=dict)  # by seed
+    others: Mapping[int, "Setup"] = dataclasses.field(default_factory=dict)  # by seed
 
-    def simulation(self, run: RunId) -> Simulation:
-        """Returns the simulation of a run, given by method number and seed."""
-        return self.others.get(run.seed, self).simulations[run.method]
-
-    def fingerprint(self, run: RunId) -> np.ndarray:
-        """Returns the fingerprint of a run's data."""
-        return self.others.get(run.seed, self).fingerprints[run.method]
+    def of(self, seed: int) -> "Setup":
+        """Returns the simulations of a seed."""
+        return self.others.get(seed, self)
 
 
 class SharedInputs:
@@ -140,16 +131,6 @@ class SharedInputs:
             digest.update(name.encode() + (file_digest or b""))
         return np.frombuffer(digest.digest(), np.uint8)
 
-    def file_digests(self, config: Config) -> dict[str, str]:
-        """SHA-256 of the existing files and folders that a configuration names, by absolute path."""
-        paths = sorted(named_files(config, self.data_dir).values())
-        return {path: self.cached(f"SHA-256 of {path}", lambda path=path: content_digest(path)) for path in paths}
-
-    def check_files(self, config: Config, recorded: Mapping[str, str], remedy: str) -> None:
-        """Raises `ConfigError` if a file that a configuration names has another content than was recorded."""
-        if recorded:
-            check_digests(named_files(config, self.data_dir), self.file_digests(config), recorded, remedy)
-
     def presence(self, config: MethodConfig, name: str) -> Any:
         """Availability, delivery or speed of the clients; each file is read once."""
         section = getattr(config, name)
@@ -233,13 +214,20 @@ class SharedInputs:
 
 def _digest_of(variables: Variables) -> bytes:
     """SHA-256 of names, types, shapes and values."""
-    return hashlib.sha256(json.dumps(model_sums(models.named_leaves(variables), {})).encode()).digest()
+    digest = hashlib.sha256()
+    for name, leaf in models.named_leaves(variables).items():
+        array = np.ascontiguousarray(leaf)
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.data)
+    return digest.digest()
 
 
 def network(section: ModelSection, classes: int, shape: Sequence[int]) -> Model:
     """Builds the network of a configuration, with weights that are drawn."""
     options = {"convolution": section.convolution, **section.parameters}
     with prefix_errors("model"):
+        if section.convolution == "builtin" and models.convolves(section.name):
+            automatic.check_builtin()  # before anything is written; tracing would find it, too
         return models.build(section.name, classes, tuple(shape), **options)
 
 
@@ -249,51 +237,40 @@ def _sections(config: MethodConfig) -> tuple[Any, ...]:
     return config.dataset, config.partition, config.auxiliary, *held
 
 
-def set_up(config: Config, inputs: SharedInputs | None = None) -> Comparison:
+def set_up(config: Config, inputs: SharedInputs | None = None) -> Setup:
     """Loads the data, partitions it and builds a simulation for every method; compiles nothing.
 
     Raises:
         ValueError: the data can't be read, the partition is impossible, or a recipe doesn't fit its configuration.
     """
     inputs = inputs or SharedInputs()
-    inputs.check_files(config, config.files, OTHER_FILES)
     distinct = config.seeds if config.partition_seeds else config.seeds[:1]
     first, *others = (_on_partition_of(seed, config, inputs) for seed in distinct)
     return dataclasses.replace(first, others=dict(zip(distinct[1:], others, strict=True)))
 
 
-def set_up_to_read(config: Config, inputs: SharedInputs) -> Comparison:
-    """Same as `set_up`, but a machine without "builtin" convolutions uses "fast" ones in their place.
-
-    The two forms differ in rounding, so such runs can be read but must not resume.
-    """
-    return dataclasses.replace(set_up(to_read(config), inputs), config=config)
-
-
 def to_read(config: Config) -> Config:
-    """Replaces "builtin" convolutions by "fast" ones on a machine without them."""
+    """Replaces "builtin" convolutions by "fast" ones on a machine that lacks them, for reading trained models."""
     return config if automatic.choice()[0] == "builtin" else with_convolution(config, "fast", of="builtin")
 
 
-def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Comparison:
+def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Setup:
     methods = tuple(config.with_partition_of(seed, method) for method in config.methods)
     _check_classes(methods, inputs)
     simulations = tuple(_simulation(inputs, index, method) for index, method in enumerate(methods))
     inputs.cautions |= dict.fromkeys(text for simulation in simulations for text in simulation.cautions)
     # Invalid post-training analyses are rejected before training.
     for method, simulation in zip(methods, simulations, strict=True):
-        if method.evaluation.privacy and shares_prototypes(simulation):
-            try:
-                privacy.check_sides(simulation.setting.model.input_shape)
-            except ValueError as error:
-                raise SetupError(f"evaluation.privacy: {method.name}: {error}; or set it to false") from error
+        for name, options in method.evaluation.analyses.items():
+            with prefix_errors(f"evaluation.analyses (of {method.name}): {name}"):
+                ANALYSES[name](**options).check(simulation)
         if method.evaluation.personalised is not None:
             with prefix_errors(f"evaluation (of {method.name})"):
                 FineTuner(simulation, method.evaluation.personalised)
     fingerprints = tuple(inputs.fingerprint(method) for method in methods)
     needing = [method.name for method in methods if any(SERVER_ROWS in part.needs for part in method.recipe.parts)]
     used = tuple(inputs.rows_used(method, needing) for method in methods)
-    return Comparison(config, methods, simulations, inputs.dataset(methods[0]), used, fingerprints)
+    return Setup(config, methods, simulations, inputs.dataset(methods[0]), used, fingerprints)
 
 
 def _check_classes(methods: Sequence[MethodConfig], inputs: SharedInputs) -> None:

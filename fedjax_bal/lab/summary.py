@@ -10,8 +10,8 @@ import numpy as np
 from fedjax_bal.config import Config
 from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.host import DispatchResult, Simulation
-from fedjax_bal.lab.schema import Composition, Leaks, MiniBatches, Partition, RunClients
-from fedjax_bal.lab.setup import Comparison
+from fedjax_bal.lab.schema import Composition, MiniBatches, Partition, RunClients
+from fedjax_bal.lab.setup import Setup
 from fedjax_bal.metrics import class_means, client_accuracies, divergences, evenly_spaced, rank_correlations
 from fedjax_bal.parts import Batches
 from fedjax_bal.status import duration
@@ -61,32 +61,26 @@ class Cost(NamedTuple):
         )
 
 
+def total(costs: Iterable[Cost]) -> Cost:
+    """Adds costs."""
+    return Cost(*map(sum, zip(*costs, strict=True)))
+
+
 def known_runs(summary: Mapping[str, Any]) -> dict[tuple[str, int], Mapping[str, Any]]:
     """Returns the runs recorded by an earlier session, by method and seed."""
     return {(run["method"], run["seed"]): run for run in summary.get("runs", ())}
 
 
-def finite_leaks(leaks: Mapping[str, Any]) -> Leaks:
-    """Drops attack results with non-finite numbers, which a diverging model can produce."""
-    is_finite = lambda figures: None not in figures.values()  # as which they are read
-    kept: Leaks = {}
-    if "inversion" in leaks:
-        kept["inversion"] = {name: figures for name, figures in leaks["inversion"].items() if is_finite(figures)}
-    if "nearest" in leaks and all(map(is_finite, leaks["nearest"].values())):
-        kept["nearest"] = leaks["nearest"]
-    return kept
-
-
-def summarise_partitions(comparison: Comparison) -> list[Partition]:
+def summarise_partitions(setup: Setup) -> list[Partition]:
     """Summarises the clients' class counts and the rows used, once for all methods that share a partition."""
     shared: dict[Any, Partition] = {}
-    seeds = [each.rows_used for each in (comparison, *comparison.others.values())]
-    whole = zip(comparison.methods, comparison.simulations, *seeds, strict=True)
+    seeds = [each.rows_used for each in (setup, *setup.others.values())]
+    whole = zip(setup.methods, setup.simulations, *seeds, strict=True)
     for method, simulation, used, *others in whole:
         text = used.with_empty_clients([other.empty for other in others])
         federation = simulation.federation
         counts = np.asarray(federation.class_counts)
-        shown = _spread(len(counts), _HEAT_MAP_CLIENTS, federation.num_classes * len(comparison.simulations))
+        shown = _spread(len(counts), _HEAT_MAP_CLIENTS, federation.num_classes * len(setup.simulations))
         entry: Partition = {
             "methods": [],
             "data": text,

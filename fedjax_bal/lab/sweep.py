@@ -1,42 +1,43 @@
-"""Trains a sweep in batches of runs, one program per batch, and writes the table of results."""
+"""A sweep: a list of comparisons, whose runs train in batches of equal programs, and the table of their results."""
 
 import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from fedjax_bal.config import check_methods, resolved_sheet
+from fedjax_bal.lab.callbacks import describe_program
+from fedjax_bal.lab.compare import Comparison, open_comparison
 from fedjax_bal.lab.display import Progress, Unit
-from fedjax_bal.lab.folder import SweepFolder
-from fedjax_bal.lab.loop import Callback, RunBatch, RunTask, batch_runs, runs_left, steps_per_round, train
-from fedjax_bal.lab.named_files import with_files
-from fedjax_bal.lab.outline import (
-    batch_title,
-    describe_destination,
-    describe_other_points,
-    program_line,
-    remaining_runs,
-    sweep_outline,
+from fedjax_bal.lab.errors import FolderError
+from fedjax_bal.lab.loop import (
+    Batch,
+    BuiltProgram,
+    Callback,
+    Step,
+    Stopped,
+    batch_runs,
+    compiled_ahead,
+    steps_per_round,
+    train,
+    unfinished,
 )
+from fedjax_bal.lab.outline import method_names, outline
 from fedjax_bal.lab.post_training import PostTraining
-from fedjax_bal.lab.recorder import Recorder
+from fedjax_bal.lab.run import Run
 from fedjax_bal.lab.schema import RunId
-from fedjax_bal.lab.setup import OTHER_FILES, SharedInputs
-from fedjax_bal.lab.summary import Cost
+from fedjax_bal.lab.setup import SharedInputs
+from fedjax_bal.lab.summary import Cost, total
+from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.lab.sweep_plan import Sweep
-from fedjax_bal.lab.training import BatchRefused, BuiltBatch, StepResult, Stopped, WorkerLost
 from fedjax_bal.lab.training_line import training_line
 from fedjax_bal.metrics import METRICS
 from fedjax_bal.registry import PluginError
 
-if TYPE_CHECKING:
-    from fedjax_bal.lab.ray_cluster import RayBackend
-
 COSTS = ("program", "runs_together", "compile_s", "client_updates_per_s", "samples_per_s", "device_bytes")
-
-_MAX_RETRIES = 3  # consecutive losses of a worker without progress after which a batch is given up
 
 # The whole table is written each time; doing so after every run would take quadratic time. So a write waits while
 # writing has taken more than this share of the time so far. A small table, written in milliseconds, still shows every
@@ -45,167 +46,79 @@ _SHARE = 1 / 20
 
 
 class SweepRun(NamedTuple):
-    """A run of a sweep."""
+    """A run of a sweep: its point's label, the method's name and the seed."""
 
-    point: int  # number of its point
-    id: RunId
+    point: str
+    method: str
+    seed: int
 
 
-class SweepSession(Callback):
-    """One session of a sweep: the remaining runs, their outcomes, and the table of results.
+class SweepTable(Callback):
+    """The table of a sweep's results, with a row for each run; a part of a sweep writes only its costs.
 
     Args:
         sweep: the sweep, or the part of it that this session trains.
-        folder: its folder, already claimed.
-        display: the progress display.
-        max_batch_size: maximum number of runs per batch; None for as many as fit into memory.
-        backend: trains the batches; None for this process.
-        verbose: shows each compiled program, too.
+        folder: its folder.
 
     Attributes:
-        recorders: the recorders of all points that can be set up, by point number; empty in a dry run.
-        setup_errors: why a point can't be set up, by point number.
-        training_errors: why a run could not be trained.
-        batches: the remaining batches.
-        costs: the costs of batches trained in this session.
-        device_bytes: the memory that they take on each device: data, states and the program.
+        comparisons: the resumed comparisons, by point.
+        refused: why a point can't be set up.
+        failed: why a run couldn't be trained.
+        cost: of this session's batches.
     """
 
-    def __init__(
-        self,
-        sweep: Sweep,
-        folder: SweepFolder,
-        display: Progress,
-        *,
-        max_batch_size: int | None,
-        backend: "RayBackend | None",
-        verbose: bool,
-    ) -> None:
+    def __init__(self, sweep: Sweep, folder: SweepFolder) -> None:
         self.sweep = sweep
         self.folder = folder
-        self.display = display
-        self.max_batch_size = max_batch_size
-        self.backend = backend
-        self.verbose = verbose
-        self.callbacks = (PostTraining(), self)
-        self.recorders: dict[int, Recorder] = {}
-        self.setup_errors: dict[int, str] = {}
-        self.training_errors: dict[SweepRun, str] = {}
-        self.batches: list[RunBatch] = []
-        self.costs: dict[RunBatch, Cost] = {}
-        self.device_bytes: dict[RunBatch, int] = {}
+        self.comparisons: dict[str, Comparison] = {}
+        self.refused: dict[str, str] = {}
+        self.failed: dict[SweepRun, str] = {}
+        self._costs: dict[Batch, tuple[BuiltProgram, Cost]] = {}
+        self._points: dict[Run, str] = {}
         self._began = time.monotonic()
         self._writing_s = 0.0
         self._written = 0  # rows of the table
 
-    def prepare(self, inputs: SharedInputs, claims: contextlib.ExitStack, *, dry_run: bool) -> None:
-        """Resumes all points and collects the remaining batches; records points that can't be set up.
+    @property
+    def cost(self) -> Cost:
+        """The cost of this session."""
+        return total([Cost(), *(cost for _, cost in self._costs.values())])
 
-        A part of a sweep locks its points until `claims` is closed. A dry run changes nothing.
-        """
-        tasks: list[RunTask] = []
-        for number, point in enumerate(self.sweep.points):
-            folder = self.folder.point(point.label)
-            note = lambda text, label=point.label: self.display.note(f"{label}: {text}")
-            try:
-                check_methods(point.config, "")
-                if dry_run:
-                    tasks += remaining_runs(number, point.config, folder, inputs)
-                    continue
-                if self.folder.part is None:  # the lock of the whole sweep covers its points
-                    folder.check(point.config)
-                else:
-                    claims.enter_context(folder.claimed(point.config))
-                recorder = Recorder(point.config, folder, note, inputs, swept=True)
-                recorder.recall_failures()
-                recorder.resume()
-                tasks += runs_left(recorder, self.callbacks, number)
-                self.recorders[number] = recorder  # set last: `finish` must not write into a folder that can't resume
-            except ValueError as error:
-                self.setup_errors[number] = str(error)
-                note(f"left out: {error}")
-        self.batches = batch_runs(tasks, self.max_batch_size, self.backend.concurrent_batches if self.backend else 1)
+    def add(self, point: str, comparison: Comparison) -> None:
+        """Adds a point's comparison."""
+        self.comparisons[point] = comparison
+        self._points |= dict.fromkeys(comparison.runs, point)
 
-    def train(self, should_stop: Callable[[], bool]) -> None:
-        """Trains the remaining batches; a run that diverges or can't be trained is noted, and the others continue."""
-        elsewhere = self.backend and self.backend.train
-        train(self.batches, self.callbacks, should_stop, elsewhere=elsewhere, retry=self.retry)
+    def comparison(self, run: Run) -> Comparison:
+        """Returns the comparison of a run."""
+        return self.comparisons[self._points[run]]
 
-    def retry(self, batch: RunBatch, error: Exception) -> list[RunBatch]:
-        """Returns the replacements of a failed batch; none if neither fewer runs nor another try would help."""
-        if isinstance(error, BatchRefused | PluginError):
-            self._give_up(batch.tasks, str(error))
-            return []
-        if isinstance(error, WorkerLost):
-            left = self._rewind(batch)
-            # Progress since the last loss resets the count.
-            attempts = 1 if any(task.round > batch.tasks[0].round for task in left) else batch.attempts + 1
-            if attempts > _MAX_RETRIES:
-                self._give_up(left, f"{error} (tried {_MAX_RETRIES} times without getting on)")
-                return []
-            again = []
-            for round in sorted({task.round for task in left}):  # one round, unless a checkpoint is damaged
-                self.display.note(f"{batch_title(self.sweep, batch)}: {error}; resuming after round {round}")
-                tasks = tuple(task for task in left if task.round == round)
-                again.append(dataclasses.replace(batch, tasks=tasks, attempts=attempts))
-            return again
-        # Any other error is a bug rather than a property of this batch.
-        if not isinstance(error, ValueError | MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
-            raise error
-        # A batch that has trained before isn't too large, so halving it would not help.
-        if len(batch.tasks) == 1 or (batch in self.costs and self.costs[batch].train_s > 0):
-            memory = isinstance(error, MemoryError | RuntimeError)
-            remedy = "not enough memory; train fewer runs at a time with --together, or fewer clients"
-            self._give_up(batch.tasks, remedy if memory else str(error))
-            return []
-        # The batch may be too large for memory or devices.
-        left = self._rewind(batch)
-        halves = (left[: len(left) // 2], left[len(left) // 2 :])
-        return [dataclasses.replace(batch, tasks=tuple(half), attempts=1) for half in halves if half]
+    def has_trained(self, batch: Batch) -> bool:
+        """Returns whether a batch has finished a dispatch in this session."""
+        return batch in self._costs and self._costs[batch][1].train_s > 0
 
-    def _rewind(self, batch: RunBatch) -> list[RunTask]:
-        """Resets the runs of a batch to their last checkpoints; returns those that aren't over."""
-        tasks = []
-        for task in batch.tasks:
-            if task.recorder.states[task.run].failure is None:
-                task.recorder.rewind(task.run)
-                if not task.recorder.is_over(task.run):
-                    tasks.append(task._replace(round=task.recorder.states[task.run].round))
-        return tasks
+    def name(self, run: Run) -> SweepRun:
+        """Returns a run's name in the table."""
+        return SweepRun(self._points[run], *run.id)
 
-    def _give_up(self, tasks: Iterable[RunTask], reason: str) -> None:
-        """Records why runs are left out, also in the table."""
-        for task in tasks:
-            self.training_errors[SweepRun(task.point, task.run)] = reason
-            method = task.recorder.states[task.run].method
-            self.display.note(f"{self.sweep.points[task.point].label}, {method}: left out: {reason}")
+    def started(self, batch: Batch) -> None:
+        """Writes the points that can't be set up."""
         self.update()
 
-    def started(self, batch: RunBatch) -> None:
-        """Shows that a program is being compiled."""
-        self.display.compiling(batch.number)
-        self.update()  # includes the points that can't be set up
+    def built(self, batch: Batch, program: BuiltProgram) -> None:
+        """Adds the cost of compilation."""
+        self._costs[batch] = program, Cost(program.compile_s)
 
-    def built(self, batch: RunBatch, built: BuiltBatch) -> None:
-        """Adds the cost of compilation, and shows that training begins."""
-        self.costs[batch] = Cost(built.compile_s)
-        self.device_bytes[batch] = built.device_bytes
-        self.display.advance(batch.number, batch.tasks[0].round, 0.0)
-        if self.verbose:
-            self.display.note(program_line(batch_title(self.sweep, batch), built))
-
-    def stepped(self, batch: RunBatch, step: StepResult) -> None:
-        """Adds the cost of a step, shows the batch's progress, and adds finished runs to the table."""
-        self.costs[batch] = self.costs[batch].after(step.seconds, step.results.values())
-        updates = sum(result.client_updates for result in step.results.values())
-        # The display shows a halved or resumed batch as the one that was announced.
-        self.display.advance(batch.number, step.round, updates / step.seconds)
-        if len(step.ended) == len(step.results) and step.round < batch.tasks[0].simulation.rounds:
-            self.display.ended(batch.number)
+    def stepped(self, batch: Batch, step: Step) -> None:
+        """Adds the cost of a dispatch, and the runs that it has finished."""
+        program, cost = self._costs[batch]
+        seconds = cost.train_s + step.seconds
+        updates = cost.client_updates + step.client_updates
+        self._costs[batch] = program, Cost(cost.compile_s, seconds, updates, cost.samples + step.samples)
         self.update()
 
     def update(self) -> None:
-        """Writes finished runs to the table, so that a kill doesn't lose them, unless writing has taken too long."""
+        """Writes the runs that are over, so that a kill doesn't lose them, unless writing has taken too long."""
         now = time.monotonic()
         over = [run for run in self._runs() if self._is_over(run)]
         if len(over) > self._written and self._writing_s <= _SHARE * (now - self._began):
@@ -213,79 +126,100 @@ class SweepSession(Callback):
             self._writing_s += time.monotonic() - now
 
     def finish(self) -> list[dict[str, Any]]:
-        """Writes the metrics and summaries of all points, and a table row for every run; returns the rows.
+        """Ends the comparisons' sessions, and writes a row for every run; returns the rows.
 
         A row has the swept keys, `point`, `method`, `seed`, `status`, the run's metrics, `COSTS` and `failure`. Rates
         are those of the run's whole batch.
         """
-        for recorder in self.recorders.values():
-            recorder.finish()
+        for comparison in self.comparisons.values():
+            comparison.finish()
         return self._write(list(self._runs()))
 
-    def _is_over(self, run: SweepRun) -> bool:
-        if run.point in self.setup_errors or run in self.training_errors:
-            return True
-        state = self.recorders[run.point].states[run.id]
-        return state.concluded or state.failure is not None
+    def _runs(self) -> Iterator[tuple[SweepRun, Run | None]]:
+        """Iterates over all runs in table order; those of a refused point have only a name."""
+        for point in self.sweep.points:
+            known = (
+                {run.id: run for run in self.comparisons[point.label].runs} if point.label in self.comparisons else {}
+            )
+            for method in point.config.methods:
+                for seed in point.config.seeds:
+                    yield SweepRun(point.label, method.name, seed), known.get(RunId(method.name, seed))
 
-    def _runs(self) -> Iterator[SweepRun]:
-        """Iterates over all runs in table order."""
-        for number, point in enumerate(self.sweep.points):
-            for index in range(len(point.config.methods)):
-                yield from (SweepRun(number, RunId(index, seed)) for seed in point.config.seeds)
+    def _is_over(self, named: tuple[SweepRun, Run | None]) -> bool:
+        name, run = named
+        return run is None or run.ended or run.failure is not None or name in self.failed
 
-    def _name(self, run: SweepRun) -> tuple[str, int]:
-        """Returns a run's method and seed."""
-        return self.sweep.points[run.point].config.methods[run.id.method].name, run.id.seed
-
-    def _row(self, run: SweepRun) -> dict[str, Any]:
+    def _row(self, name: SweepRun, run: Run | None, values: Mapping[str, Any]) -> dict[str, Any]:
         """Builds the row of a run, without costs."""
-        method, seed = self._name(run)
-        refused = self.setup_errors.get(run.point)
-        lost = self.training_errors.get(run)
         entry: Mapping[str, Any] = {}
-        if refused is None and self.recorders[run.point].states[run.id].has_results:
-            entry = self.recorders[run.point].summarise(run.id)
-        if lost or refused is not None:
-            status = "failed" if lost else "refused"
-        elif entry.get("failure"):
-            status = "diverged"
+        if run is not None and (run.lines or run.failure is not None):
+            entry = self.comparisons[name.point].summarise(run)
+        if run is None:
+            status = "refused"
+            failure = self.refused[name.point]
+        elif name in self.failed:
+            status = "failed"
+            failure = self.failed[name]
         else:
-            wanted = self.recorders[run.point].comparison.methods[run.id.method].training.rounds
-            finished = entry.get("rounds", 0) >= wanted or entry.get("stopped_early") is not None
-            status = "done" if finished else "unfinished"
+            status = "diverged" if run.failure is not None else "done" if run.round and run.is_over else "unfinished"
+            failure = run.failure
         return {
-            **self.sweep.points[run.point].values,
-            "point": self.sweep.points[run.point].label,
-            "method": method,
-            "seed": seed,
+            **values,
+            **name._asdict(),
             "status": status,
             **{key: entry.get(key) for key, metric in METRICS.items() if metric.of_run and metric.swept},
             **dict.fromkeys(COSTS),
-            "failure": refused or entry.get("failure") or lost,
+            "failure": failure,
         }
 
-    def _write(self, runs: list[SweepRun]) -> list[dict[str, Any]]:
-        """Writes and returns the rows of runs, including earlier sessions' costs; for a part, writes only the costs."""
-        rows = [self._row(run) for run in runs]
+    def _write(self, runs: Sequence[tuple[SweepRun, Run | None]]) -> list[dict[str, Any]]:
+        """Writes and returns the rows of runs, including earlier sessions' costs."""
         costs = self.folder.read_costs()
-        for batch, cost in self.costs.items():
+        for batch, (program, cost) in self._costs.items():
             figures = {
                 "program": batch.program + 1,
-                "runs_together": len(batch.tasks),
+                "runs_together": len(batch.runs),
                 "compile_s": round(cost.compile_s, 3),
                 **{name: rate or 0.0 for name, rate in cost.rates().items()},
-                "device_bytes": self.device_bytes[batch],
+                "device_bytes": program.device_bytes,
             }
-            for task in batch.tasks:
-                costs[self.sweep.points[task.point].label, *self._name(SweepRun(task.point, task.run))] = figures
+            costs |= {tuple(self.name(run)): figures for run in batch.runs}
         self.folder.write_costs(costs)
-        for row in rows:
-            figures = costs.get((row["point"], row["method"], row["seed"]), {})
-            row |= {key: figures[key] for key in COSTS if key in figures}
+        values = {point.label: point.values for point in self.sweep.points}
+        rows = []
+        for name, run in runs:
+            figures = costs.get(tuple(name), {})
+            rows.append(
+                self._row(name, run, values[name.point]) | {key: figures[key] for key in COSTS if key in figures}
+            )
         if self.folder.part is None:
             self.folder.write_results(rows)
         return rows
+
+
+class BatchProgress(Callback):
+    """Shows every batch of a sweep on the display. A halved batch is shown as the one that was announced."""
+
+    def __init__(self, display: Progress, title: Callable[[Batch], str], *, verbose: bool) -> None:
+        self.display = display
+        self.title = title
+        self.verbose = verbose
+
+    def started(self, batch: Batch) -> None:
+        """Shows that a program is being compiled."""
+        self.display.compiling(batch.number)
+
+    def built(self, batch: Batch, program: BuiltProgram) -> None:
+        """Shows that training begins."""
+        self.display.advance(batch.number, batch.runs[0].round, 0.0)
+        if self.verbose:
+            self.display.note(f"{self.title(batch)}: {describe_program(program)}")
+
+    def stepped(self, batch: Batch, step: Step) -> None:
+        """Shows the batch's progress."""
+        self.display.advance(batch.number, step.round, step.client_updates / step.seconds)
+        if step.round < batch.rounds and all(run.is_over or run.failure is not None for run in batch.runs):
+            self.display.ended(batch.number)
 
 
 def run_sweep(
@@ -293,87 +227,137 @@ def run_sweep(
     folder: SweepFolder,
     display: Progress,
     *,
-    dry_run: bool,
     data_dir: str | os.PathLike | None = None,
     devices: str | int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     most: int | None = None,
-    backend: "RayBackend | None" = None,
+    initial_devices: int | None = None,
     verbose: bool = False,
+    only_table: bool = False,
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Prints the outline of a sweep, trains its batches, and writes the table.
+    """Trains the unfinished runs of a sweep, or of one part of it, and writes the table.
+
+    A run that diverges or can't be trained is recorded, and the others continue.
 
     Args:
         sweep: the sweep.
         folder: its folder, claimed.
         display: shows outline and progress.
-        dry_run: only print the outline.
         data_dir: the folder with the data set's files, unless they are embedded.
         devices: number of devices that share the work; overrides the configurations unless None.
         should_stop: called between dispatches; True ends the session.
         most: maximum number of runs per batch; None for as many as fit into memory.
-        backend: trains the batches; None for this process.
+        initial_devices: number of devices with which the folder's runs began; None before the first session.
         verbose: shows each compiled program, too.
+        only_table: train nothing: other processes have trained the parts.
 
     Returns:
         The rows of the table, and whether the user stopped the sweep.
     """
-    folder.check_owner(sweep.text, sweep.configs)
-    inputs = SharedInputs(data_dir, devices, folder.read_devices(), plan=dry_run)
-    sweep = _with_files(sweep, folder, inputs)
-    if not dry_run:
-        folder.begin(sweep.text, sweep.configs)
+    folder.begin(sweep.text, sweep.configs)
     others = folder.other_points(sweep.configs)
-    if folder.part is not None:
-        number, parts = folder.part
-        sweep = sweep._replace(points=sweep.points[number - 1 :: parts])
-    session = SweepSession(sweep, folder, display, max_batch_size=most, backend=backend, verbose=verbose)
+    sweep = sweep.part(folder.part)
+    inputs = SharedInputs(data_dir, devices, initial_devices)
+    table = SweepTable(sweep, folder)
+
+    def title(batch: Batch) -> str:
+        methods = method_names(batch)
+        one = f"{methods}, {table.name(batch.runs[0]).point}"
+        return one if len(batch.runs) == 1 else f"{methods} x {len(batch.runs)}"
+
+    callbacks: list[Callback] = [PostTraining(), table, BatchProgress(display, title, verbose=verbose)]
     with contextlib.ExitStack() as claims:
-        session.prepare(inputs, claims, dry_run=dry_run)
-        outline = sweep_outline(sweep, session.batches, session.setup_errors, backend.about() if backend else "")
-        axes: dict[str, list[Any]] = {}  # of the points of this part
-        for key, value in (item for point in sweep.points for item in point.values.items()):
-            axes.setdefault(key, []).extend([value] if value not in axes.get(key, ()) else [])
-        training = f"training: {training_line(resolved_sheet(sweep.points[0].config), axes)}"
-        said = (f"  {text}" for text in (*inputs.data_lines(), training))
-        for line in (*outline, *describe_other_points(others), *said):
+        runs = _open_points(table, inputs, claims, display.note, callbacks)
+        batches = [] if only_table else batch_runs(runs, most)
+        for line in (
+            *outline(sweep, batches, len(runs)),
+            *inputs.data_lines(),
+            f"training: {training_line(resolved_sheet(sweep.points[0].config), sweep.values)}",
+        ):
             display.note(line)
-        if dry_run:
-            display.note(describe_destination(folder))
-            return [], False
+        if others:
+            display.note(f"points of {folder.path} that this sweep lacks, and its table, too: {len(others)}")
         units: dict[Hashable, Unit] = {}
-        for batch in session.batches:
-            steps = sum(steps_per_round(task.simulation) for task in batch.tasks)
-            title = batch_title(sweep, batch)
-            units[batch.number] = Unit(title, batch.tasks[0].simulation.rounds, batch.program, steps)
+        for batch in batches:
+            steps = sum(steps_per_round(run.simulation) for run in batch.runs)
+            units[batch.number] = Unit(title(batch), batch.rounds, batch.program, steps)
         display.start(units, "batches")
         stopped = False
         began = time.monotonic()
         try:
-            session.train(should_stop)
+            _train_batches(table, batches, callbacks, should_stop, display.note)
         except Stopped:
             stopped = True
         finally:
             display.stop()
-            rows = session.finish()
+            rows = table.finish()
             if folder.part is None:
-                folder.seal()
-        if session.costs:
-            cost = Cost(*map(sum, zip(*session.costs.values(), strict=True)))
-            display.note(cost.in_words(time.monotonic() - began))
+                folder.finish()
+        if table.cost.train_s:
+            display.note(table.cost.in_words(time.monotonic() - began))
     return rows, stopped
 
 
-def _with_files(sweep: Sweep, folder: SweepFolder, inputs: SharedInputs) -> Sweep:
-    """Records the files that the points name; raises `ConfigError` if they aren't those of an earlier session."""
-    begun = folder.recorded_files()
-    put_back = f"put back the file with which {folder.path} was begun, or choose another folder with --out"
-    files: dict[str, str] = {}
-    points = []
-    for point in sweep.points:
-        inputs.check_files(point.config, begun, put_back)
-        inputs.check_files(point.config, point.config.files, OTHER_FILES)
-        digests = inputs.file_digests(point.config)
-        points.append(point._replace(config=point.config.model_copy(update={"files": digests})))
-        files |= digests
-    return sweep._replace(points=tuple(points), text=with_files(sweep.text, files)) if files else sweep
+def _open_points(
+    table: SweepTable,
+    inputs: SharedInputs,
+    claims: contextlib.ExitStack,
+    note: Callable[[str], None],
+    callbacks: Sequence[Callback],
+) -> list[Run]:
+    """Resumes the comparisons of all points, and returns their unfinished runs; records points that can't be set up."""
+    runs: list[Run] = []
+    for point in table.sweep.points:
+        folder = table.folder.point(point.label)
+        note_point = lambda text, label=point.label: note(f"{label}: {text}")
+        try:
+            check_methods(point.config, "")
+            if table.folder.part is None:  # the lock of the whole sweep covers its points
+                folder.check(point.config)
+            else:
+                claims.enter_context(folder.claimed(point.config))
+            execution = folder.read_execution()
+            comparison = open_comparison(point.config, folder, note_point, inputs)
+            comparison.resume(point.config, execution, retry_diverged=False)
+            runs += unfinished(comparison.runs, callbacks)
+            table.add(point.label, comparison)  # last: the table must not write into a folder that can't resume
+        except ValueError as error:
+            table.refused[point.label] = str(error)
+            note_point(f"left out: {error}")
+    return runs
+
+
+def _train_batches(
+    table: SweepTable,
+    batches: Sequence[Batch],
+    callbacks: Sequence[Callback],
+    should_stop: Callable[[], bool],
+    note: Callable[[str], None],
+) -> None:
+    """Trains batches one after another; halves those that are too large, and gives up runs that can't be trained."""
+    with compiled_ahead(batches):
+        waiting = deque(batches)
+        while waiting:
+            batch = waiting.popleft()
+            try:
+                train(batch, callbacks, should_stop)
+            except FolderError:
+                raise
+            except (ValueError, MemoryError, RuntimeError) as error:
+                lacks_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+                if not lacks_memory and not isinstance(error, ValueError):
+                    raise
+                # The batch may be too large for memory or devices, unless it has trained before.
+                if len(batch.runs) > 1 and not table.has_trained(batch) and not isinstance(error, PluginError):
+                    for run in batch.runs:
+                        table.comparison(run).rewind(run)  # training has taken its model
+                    middle = len(batch.runs) // 2
+                    halves = batch.runs[:middle], batch.runs[middle:]
+                    waiting.extendleft(dataclasses.replace(batch, runs=half) for half in reversed(halves))
+                    continue
+                remedy = "not enough memory; train fewer runs at a time with --together, or fewer clients"
+                for run in batch.runs:
+                    name = table.name(run)
+                    table.failed[name] = remedy if lacks_memory else str(error)
+                    note(f"{name.point}, {name.method}: left out: {table.failed[name]}")
+                table.update()

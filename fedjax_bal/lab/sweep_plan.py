@@ -27,6 +27,7 @@ from fedjax_bal.config import (
     split_axes,
     take_over_entries,
     with_absolute_paths,
+    with_convolution,
     with_paper_setting,
 )
 from fedjax_bal.validate import is_number
@@ -188,6 +189,23 @@ class Sweep(NamedTuple):
     def configs(self) -> dict[str, Config]:
         """The configurations of the points, by label."""
         return {point.label: point.config for point in self.points}
+
+    @property
+    def values(self) -> dict[str, list[Any]]:
+        """The values of the points, by swept key."""
+        values: dict[str, list[Any]] = {}
+        for key, value in (item for point in self.points for item in point.values.items()):
+            values.setdefault(key, []).extend([value] if value not in values.get(key, ()) else [])
+        return values
+
+    def with_convolution(self, form: str) -> "Sweep":
+        """Replaces the form of convolution "auto" in all points."""
+        points = (point._replace(config=with_convolution(point.config, form)) for point in self.points)
+        return self._replace(points=tuple(points))
+
+    def part(self, part: tuple[int, int] | None) -> "Sweep":
+        """Returns every n-th point from the i-th on, for a part (i, n); all points for None."""
+        return self if part is None else self._replace(points=self.points[part[0] - 1 :: part[1]])
 
 
 def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = ()) -> Sweep:

@@ -1,6 +1,7 @@
 """CBFL: clients also train on images of the classes that they lack, made by a generator trained on the global model."""
 
 import abc
+from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import jax
@@ -10,13 +11,11 @@ from annotated_types import Ge
 from jax import lax
 
 from fedjax_bal import balance
-from fedjax_bal.annotations import Seed
 from fedjax_bal.data import append_rows, are_tokens
 from fedjax_bal.methods import roles
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Recipe, positive, recipe, variants
-from fedjax_bal.methods.dcgan import SharedDcgans, borrow_images
 from fedjax_bal.methods.needs import shared_model
-from fedjax_bal.methods.roles import Need, Part, RunFacts, RunSetting, part, parts_with, static
+from fedjax_bal.methods.roles import Need, Part, RunFacts, RunSetting, part, static
 from fedjax_bal.models import BATCH_NORMALISED, Generator, build_generator
 from fedjax_bal.types import Array, Batch, Context, Exhibit, Key, Model, Outputs, PyTree, ServerContext, Variables
 
@@ -241,8 +240,8 @@ class Fakes(WarmUp, roles.Batches, roles.Loss):
             share of class c is P_c; "uniform"; "rarest", with the same weights, but only the client's `rarest` least
             frequent classes.
         rarest: number of these classes.
-        images: "generator"; "gaussian" for noise from the standard normal distribution; or "dcgan" for images from
-            DCGANs of other clients, see `SharedDcgans`.
+        images: "generator"; "gaussian" for noise from the standard normal distribution; or a function
+            `images(key, labels, ctx)` that makes them, `Float[A, H, W, K]`.
         learn: "distillation", or "cross_entropy" on the fakes' labels.
         weight: lambda.
         distillation: weight of the distillation in the added loss, 1 in the paper.
@@ -263,7 +262,7 @@ class Fakes(WarmUp, roles.Batches, roles.Loss):
     count: int = static(70)
     labels: str = static("balanced")
     rarest: int = static(0)
-    images: str = static("generator")
+    images: Literal["generator", "gaussian"] | Callable[[Key, Array, Context], Array] = static("generator")
     learn: str = static("distillation")
     weight: float = 1.0
     distillation: float = 1.0
@@ -287,11 +286,6 @@ class Fakes(WarmUp, roles.Batches, roles.Loss):
         if self.labels == "rarest" and not 1 <= self.rarest <= classes:
             raise ValueError(
                 f"fakes: rarest: received {self.rarest}, must be from 1 to {classes}, the number of classes"
-            )
-        if self.images == "dcgan" and not parts_with(setting.parts, SharedDcgans):
-            raise ValueError(
-                "fakes: received images='dcgan' without DCGANs; put SharedDcgans into the recipe, or take "
-                "images='gaussian'"
             )
         if self.images == "generator" and not any(part.slot == SLOT for part in setting.parts):
             raise ValueError(
@@ -328,8 +322,8 @@ class Fakes(WarmUp, roles.Batches, roles.Loss):
         model = ctx.model
         if self.images == "gaussian":
             return jax.random.normal(key, (len(labels), *model.input_shape))
-        if self.images == "dcgan":
-            return borrow_images(key, labels, ctx)
+        if callable(self.images):
+            return self.images(key, labels, ctx)
         net = build_generator(model.num_classes, model.input_shape, self.width, self.latent)
         latents = jax.random.normal(key, (len(labels), self.latent))
         return lax.stop_gradient(net.apply(teacher_of(ctx).generator, latents, labels, train=False)[0])
@@ -372,7 +366,7 @@ def cbfl(
     warm_up: CountOrZero = 700,
     interval: Count = 1,
     teacher: Literal["current", "snapshot"] = "current",
-    generator: Literal["shared", "per_client", "gaussian", "dcgan"] = "shared",
+    generator: Literal["shared", "per_client", "gaussian"] = "shared",
     labels: Literal["balanced", "uniform", "rarest"] = "balanced",
     rarest: Count | None = None,
     learn: Literal["distillation", "cross_entropy"] = "distillation",
@@ -390,9 +384,6 @@ def cbfl(
     generator_rate: NonNegative = 0.001,
     width: Annotated[int, Ge(2)] = 128,
     latent: Count = 100,
-    dcgan_iterations: CountOrZero = 2000,
-    dcgan_pool: Count = 256,
-    dcgan_seed: Seed = 0,
 ) -> Recipe:
     """CBFL: images of the classes that clients lack, from a generator trained on the global model's batch statistics.
 
@@ -405,8 +396,8 @@ def cbfl(
         interval: rounds from one training of a shared generator to the next.
         teacher: teacher on a shared generator's fakes: the global model of the round ("current") or of the last
             training ("snapshot").
-        generator: "shared", one for all clients; "per_client", one for each local training; "gaussian", noise instead;
-            "dcgan", a DCGAN that each client trains on its own data before the first round and lends to all others.
+        generator: "shared", one for all clients; "per_client", one for each local training; "gaussian", noise instead.
+            The plug-in `fedjax_bal.contrib.dcgan` has DCGANs of the clients.
         labels: labels of the fakes: "balanced", by inverse class frequency; "uniform"; "rarest", only the client's
             least frequent classes.
         rarest: number of classes, with "rarest"; equally rare ones, such as all that a client lacks, share the last
@@ -425,11 +416,8 @@ def cbfl(
         iterations: the generator's steps.
         generator_batch: the generator's images per step.
         generator_rate: the generator's learning rate, for Adam.
-        width: the generator's channels; also a DCGAN's.
-        latent: length of the generator's noise; also a DCGAN's.
-        dcgan_iterations: each DCGAN's steps.
-        dcgan_pool: number of images that each DCGAN makes, from which fakes are drawn.
-        dcgan_seed: seeds the DCGANs, from 0 to 2**32 - 1; all seeds of a run share them.
+        width: the generator's channels.
+        latent: length of the generator's noise.
 
     Raises:
         ValueError: a value is out of range, `rarest` is given without `labels="rarest"` or vice versa, or `interval` or
@@ -442,9 +430,7 @@ def cbfl(
     References:
         CBFL (Li et al., 2023), Algorithms 1 and 2, with the paper's constants for CIFAR-10. The direction of the
         divergence, T, the mean over layers, and the restriction of the added loss to fakes are from the authors' code.
-        In the paper every client trains its own generator. Noise and DCGANs: section 6.2, Table 5, without details of
-        the DCGANs; `fedjax_bal.parts.SharedDcgans` documents the choices made here. Lending DCGANs isn't counted as
-        traffic.
+        In the paper every client trains its own generator. Noise: section 6.2, Table 5.
     """
     if (rarest is None) == (labels == "rarest"):
         raise ValueError(f"cbfl: rarest: received {rarest} with labels={labels!r}; it goes with labels='rarest' alone")
@@ -455,7 +441,7 @@ def cbfl(
             "take 'shared'"
         )
     begin = max(warm_up - 1, 0)  # parts count rounds from 0
-    images = generator if generator in ("gaussian", "dcgan") else "generator"
+    images = "gaussian" if generator == "gaussian" else "generator"
     temperature = positive("cbfl: temperature", temperature)
     sizes = {"width": width, "latent": latent}
     made = Fakes(
@@ -471,6 +457,5 @@ def cbfl(
         "shared": (SharedGenerator(interval=interval, teacher=teacher, **training),),
         "per_client": (LocalGenerator(**training),),
         "gaussian": (),
-        "dcgan": (SharedDcgans(iterations=dcgan_iterations, pool=dcgan_pool, seed=dcgan_seed, **sizes),),
     }
     return Recipe("cbfl", (*makers[generator], made))

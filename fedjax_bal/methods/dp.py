@@ -14,7 +14,6 @@ from annotated_types import Lt
 from fedjax_bal.methods import roles
 from fedjax_bal.methods.astraea import Augmentation
 from fedjax_bal.methods.combine import NonNegative, Positive, Recipe, recipe
-from fedjax_bal.methods.dcgan import SharedDcgans
 from fedjax_bal.methods.fedcm import ClientMomentum
 from fedjax_bal.methods.flcir import ParticipatingShare
 from fedjax_bal.methods.robust import NormClipping
@@ -26,8 +25,8 @@ from fedjax_bal.validate import finite_number, one_of, whole_number
 # dp-accounting warns about each; without sampling, its default orders have a closed form.
 _ORDERS_OF_SAMPLES = np.array([*range(2, 65), 128, 256, 512, 1024])
 
-# Copies by the classes of all clients, images that clients lend, and updates scaled by numbers of samples or steps.
-_NOT_NOISY = (Augmentation, SharedDcgans, ClientMomentum, ParticipatingShare)
+# Copies by the classes of all clients, and updates scaled by numbers of samples or steps.
+_NOT_NOISY = (Augmentation, ClientMomentum, ParticipatingShare)
 
 
 def epsilon(

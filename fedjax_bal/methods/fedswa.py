@@ -8,7 +8,7 @@ from fedjax_bal.methods.fedcm import ClientMomentum
 from fedjax_bal.methods.fednova import NormalisedAveraging
 from fedjax_bal.methods.needs import without_other
 from fedjax_bal.methods.roles import Need, RunFacts, Steps, Update, part
-from fedjax_bal.methods.scaffold import ControlVariates, LateControlVariates, PlainControls
+from fedjax_bal.methods.scaffold import ControlVariates, PlainControls
 from fedjax_bal.optim import optimizer
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, Outputs, PyTree, ServerContext
 
@@ -33,7 +33,7 @@ class CyclicRate(Steps, Update):
     def needs(self) -> tuple[Need, ...]:
         """Requires that no other part counts on the full rate of all steps."""
         why = "which counts all local steps at the full rate"
-        others = (ClientMomentum, NormalisedAveraging, ControlVariates, LateControlVariates)
+        others = (ClientMomentum, NormalisedAveraging, ControlVariates)
         return (without_other("fedswa", self, *others, because=why),)
 
     def init_steps(self, ctx: Context) -> Array:

@@ -1,11 +1,9 @@
-"""SCAFFOLD: control variates against client drift, as published and as in the code of two other papers."""
+"""SCAFFOLD: control variates against client drift."""
 
 import abc
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedjax_bal.methods import roles
 from fedjax_bal.methods.combine import Recipe, recipe
@@ -129,86 +127,15 @@ class ControlVariates(PlainControls):
         return self.moved(server, server.cohort.num_clients)
 
 
-@part
-class LateControlVariates(Controls, roles.Gradient, roles.Update):
-    r"""Control variates as in the code of two papers that compare with SCAFFOLD; this isn't SCAFFOLD itself.
-
-    It exists to reproduce the collapse that these papers report for SCAFFOLD. It differs from `ControlVariates`:
-
-    * The optimizer takes its step first, followed by $y \leftarrow y - \eta (c - c_k)$: momentum never sees the
-      correction.
-    * $c_k^+ = c_k - c + (w - y) / (\tau \eta)$ regardless of the momentum $\rho$, which makes control variates and the
-      correction up to $1 / (1 - \rho)$ times too large.
-    * $c \leftarrow c + \frac{1}{|S|} \sum_{k \in S} (c_k^+ - c_k)$: the server's variate moves N / |S| times as far.
-    * Updates are averaged by number of samples, as in CBFL's code. ReBaFL's code takes the plain mean, which is the
-      same in that paper, where all clients have equally many samples.
-
-    Attributes:
-        clip: the largest norm of the loss's gradient, over all parameters; None for no limit.
-
-    References:
-        github.com/JianXu95/ReBaFL, methods/scaffold.py, which clips at 10; the code of CBFL, which doesn't. Two
-        properties of the latter are omitted: control variates for running batch statistics, and clients' control
-        variates that are kept per worker process, which mixes up clients.
-    """
-
-    clip: float | None = None
-
-    def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
-        """Returns the gradient, clipped to the largest norm as in PyTorch."""
-        if self.clip is None:
-            return grads
-        factor = jnp.minimum(self.clip / (optax.tree.norm(grads) + 1e-6), 1.0)
-        return jax.tree.map(lambda g: factor * g, grads)
-
-    def updates(self, updates: PyTree, params: PyTree, ctx: Context) -> PyTree:
-        """Adds the correction to the optimizer's step."""
-        rate = ctx.learning_rate
-        return jax.tree.map(
-            lambda u, own, c: u - rate * (c - own), updates, ctx.memory[self.slot], ctx.broadcast[self.slot]
-        )
-
-    def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
-        """Returns the client's new control variate; the old one if it took no step."""
-        return self.drifted(memory, outcome, outcome.learning_rate_sum)
-
-    def update(self, key: Key, server: ServerContext) -> PyTree:
-        """Adds the mean change of the clients that delivered."""
-        return self.moved(server, jnp.maximum((server.cohort.local_steps > 0).sum(), 1))
-
-
-VARIANTS = {"official": None, "rebafl_code": LateControlVariates(clip=10.0), "cbfl_code": LateControlVariates()}
-"""Variants of SCAFFOLD, with the part of those that aren't the paper's."""
-
-
 @recipe("drift", "karimireddy2020scaffold")
-def scaffold(
-    scaffold_momentum: bool = False, variant: Literal["official", "rebafl_code", "cbfl_code"] = "official"
-) -> Recipe:
+def scaffold(scaffold_momentum: bool = False) -> Recipe:
     """Control variates against client drift, option II; updates are averaged without weights.
 
     Args:
         scaffold_momentum: allow a local momentum, dividing the drift by the equivalent number of plain steps.
-        variant: "official", or the method that the code of ReBaFL or CBFL calls SCAFFOLD: "rebafl_code" or "cbfl_code".
-            Don't use these two as methods: they reproduce the very low results in those papers' tables, which are
-            caused by the code's treatment of momentum and of the server's control variate; see
-            `fedjax_bal.parts.LateControlVariates`.
-
-    Raises:
-        ValueError: the variant is unknown, or scaffold_momentum is given with another variant than the official one.
 
     Example:
         >>> scaffold().parts
         (ControlVariates(with_momentum=False),)
-        >>> scaffold(variant="rebafl_code").parts
-        (LateControlVariates(clip=10.0),)
     """
-    other = VARIANTS[variant]
-    if other is None:
-        return Recipe("scaffold", (ControlVariates(with_momentum=scaffold_momentum),))
-    if scaffold_momentum:
-        raise ValueError(
-            f"scaffold: scaffold_momentum: received true together with {variant}, which divides the drift by plain "
-            "steps whatever the momentum: leave it out"
-        )
-    return Recipe("scaffold", (other,))
+    return Recipe("scaffold", (ControlVariates(with_momentum=scaffold_momentum),))

@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any
 from fedjax_bal.models import convolution
 from fedjax_bal.models.adapters import check_is_model, from_linen
 from fedjax_bal.models.convolution import automatic
-from fedjax_bal.models.dcgan import Dcgan, build_dcgan
 from fedjax_bal.models.derivatives import any_derivative, differentiable
-from fedjax_bal.models.generator import Generator, build_generator, doubled_twice, enlarging
+from fedjax_bal.models.generator import Generator, build_generator
 from fedjax_bal.models.heads import FORMS, simplex, unit, with_cosine_head, with_normalised_features, with_projection
-from fedjax_bal.models.layers import Conv, Linear, flatten
 from fedjax_bal.models.normalization import Normalisation, normalisation_of, normalises
-from fedjax_bal.models.onednn import onednn_version
 from fedjax_bal.models.pytorch import weights_from_torch, weights_to_torch
 from fedjax_bal.models.registry import (
     BATCH_NORMALISED,
@@ -38,25 +35,18 @@ __all__ = [
     "BATCH_NORMALISED",
     "FORMS",
     "MODELS",
-    "Conv",
-    "Dcgan",
     "Generator",
-    "Linear",
     "Normalisation",
     "SwitchError",
     "any_derivative",
     "automatic",
     "build",
-    "build_dcgan",
     "build_generator",
     "check_finite",
     "check_is_model",
     "convolution",
     "convolves",
     "differentiable",
-    "doubled_twice",
-    "enlarging",
-    "flatten",
     "from_linen",
     "from_nnx",
     "linen_interceptor",
@@ -66,7 +56,6 @@ __all__ = [
     "normalisation_of",
     "normalises",
     "num_params",
-    "onednn_version",
     "options",
     "own_model",
     "simplex",

@@ -25,7 +25,7 @@ from fedjax_bal.models.layers import (
     relu,
     uniform_kernel,
 )
-from fedjax_bal.models.normalization import XLA_REDUCTIONS, BatchNorm, Norm, Reductions, batch_norm
+from fedjax_bal.models.normalization import BatchNorm, Norm, batch_norm
 
 
 class Network(nn.Module):
@@ -157,14 +157,13 @@ class TinyBn(nn.Module):
     """
 
     convolve: Convolution
-    reductions: Reductions = XLA_REDUCTIONS
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
         maps = nn.Conv(
             4, (3, 3), use_bias=False, kernel_init=uniform_kernel, conv_general_dilated=self.convolve, name="conv"
         )(images)
-        maps = nn.relu(BatchNorm(reductions=self.reductions, name="norm")(maps, real, train=train))
+        maps = nn.relu(BatchNorm(name="norm")(maps, real, train=train))
         pooled = max_pool(maps)
         for tap in (maps, pooled):
             self.sow("taps", "maps", tap)

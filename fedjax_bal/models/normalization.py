@@ -67,34 +67,12 @@ def moments(images: Array, real: Bool[Array, " B"] | None, near: Array | None = 
     return mean, var, count
 
 
-def _slopes(images: Array, centre: Array, of_result: Array) -> tuple[Array, Array]:
-    slope, total = sums_in_one_pass(of_result * (images - centre), of_result)
-    return slope, total
-
-
-class Reductions(NamedTuple):
-    """Functions that compute the sums over each channel for batch normalisation.
-
-    Attributes:
-        moments: from images, mask of real rows and values near the means (or None) to mean and biased variance `[K]`
-            and the number of values.
-        slopes: from images, their mean and the cotangent g to the sums of g (x - mean) and of g.
-    """
-
-    moments: Callable[..., tuple[Array, Array, Array]]
-    slopes: Callable[..., tuple[Array, Array]]
-
-
-XLA_REDUCTIONS = Reductions(moments, _slopes)
-
-
 def normalise(
     kind: str,
     maps: Float[Array, "B H W K"],
     real: Bool[Array, " B"] | None,
     *,
     train: bool,
-    reductions: Reductions = XLA_REDUCTIONS,
 ) -> Array:
     """Adds a layer of the kind "batch" or "group", with the name "norm", to the network that is being defined.
 
@@ -107,7 +85,7 @@ def normalise(
     if kind == "group":
         # Two passes: the fast variance is a difference of large numbers, which loses digits in 32 bits.
         return nn.GroupNorm(GROUPS, epsilon=EPSILON, use_fast_variance=False, name="norm")(maps)
-    return BatchNorm(reductions=reductions, name="norm")(maps, real, train=train)
+    return BatchNorm(name="norm")(maps, real, train=train)
 
 
 Norm = Callable[..., Array]
@@ -131,7 +109,6 @@ class BatchNorm(nn.Module):
     Attributes:
         epsilon: added to a variance before its root is taken.
         affine: whether there are a trainable scale and shift; without them they are 1 and 0.
-        reductions: how sums over each channel are computed.
 
     References:
         Ioffe and Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate
@@ -140,7 +117,6 @@ class BatchNorm(nn.Module):
 
     epsilon: float = EPSILON
     affine: bool = True
-    reductions: Reductions = XLA_REDUCTIONS
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Bool[Array, " B"] | None, *, train: bool) -> Array:
@@ -152,9 +128,9 @@ class BatchNorm(nn.Module):
         shift = self.param("bias", initializers.zeros, channels) if self.affine else jnp.zeros(channels)
         running = running_mean.value, running_var.value
         if not train or self.is_initializing():
-            self.sow("norm_inputs", "moments", self.reductions.moments(images, real)[:2])
+            self.sow("norm_inputs", "moments", moments(images, real)[:2])
             return _affine(images, *running, scale, shift, self.epsilon)
-        results: Any = normalise_batch(images, scale, shift, real, running, self.epsilon, self.reductions)
+        results: Any = normalise_batch(images, scale, shift, real, running, self.epsilon)
         normalised, mean, var, count = results
         self.sow("norm_inputs", "moments", (mean, var))
         # Selected rather than branched on, as `vmap` over clients computes both branches anyway.
@@ -167,13 +143,13 @@ class BatchNorm(nn.Module):
 
 
 def _forward(
-    images: Array, scale: Array, shift: Array, real: Array | None, fallback: tuple[Array, Array], *settings: Any
+    images: Array, scale: Array, shift: Array, real: Array | None, fallback: tuple[Array, Array], epsilon: float
 ) -> PyTree:
-    results: Any = normalise_batch(images, scale, shift, real, fallback, *settings)
+    results: Any = normalise_batch(images, scale, shift, real, fallback, epsilon)
     return results, (images, scale, real, fallback, results[1:])
 
 
-def _backward(epsilon: float, reductions: Reductions, saved: PyTree, cotangents: PyTree) -> PyTree:
+def _backward(epsilon: float, saved: PyTree, cotangents: PyTree) -> PyTree:
     """Computes the gradients.
 
     With d = x - mean and r = 1 / sqrt(var + epsilon), dx = scale r (g - (sum g + d r^2 sum g d) / n), plus the
@@ -183,7 +159,7 @@ def _backward(epsilon: float, reductions: Reductions, saved: PyTree, cotangents:
     of_result, of_mean, of_var, _ = cotangents
     centre, spread = _choose_moments(mean, var, count, fallback)
     rate = 1 / jnp.sqrt(spread + epsilon)
-    slope, total = reductions.slopes(images, centre, of_result)
+    slope, total = sums_in_one_pass(of_result * (images - centre), of_result)
     divisor = jnp.maximum(count, 1)
     constant = (of_mean - scale * rate * total) / divisor
     linear = (2 * of_var - scale * rate**3 * slope) / divisor
@@ -195,7 +171,7 @@ def _backward(epsilon: float, reductions: Reductions, saved: PyTree, cotangents:
 
 
 # JAX's own derivative, through mean and variance, would read the images more often.
-@fast_derivative(_forward, _backward, nondiff_argnums=(5, 6))
+@fast_derivative(_forward, _backward, nondiff_argnums=(5,))
 def normalise_batch(
     images: Float[Array, "B H W K"],
     scale: Float[Array, " K"],
@@ -203,7 +179,6 @@ def normalise_batch(
     real: Bool[Array, " B"] | None,
     fallback: tuple[Array, Array],
     epsilon: float,
-    reductions: Reductions,
 ) -> tuple[Array, Array, Array, Array]:
     """Normalises a batch by its own moments, or by `fallback` if no row is real, then scales and shifts it.
 
@@ -211,7 +186,7 @@ def normalise_batch(
     Its derivative reads the images twice: once for two sums over each channel, once for the result.
     """
     # The fallback, in training the running mean, is near the batch's mean.
-    mean, var, count = reductions.moments(images, real, fallback[0])
+    mean, var, count = moments(images, real, fallback[0])
     normalised = _affine(images, *_choose_moments(mean, var, count, fallback), scale, shift, epsilon)
     return normalised, mean, var, count
 

@@ -17,10 +17,9 @@ from fedjax_bal.jax_setup import in_package_settings, start_jax
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models import layers, networks
 from fedjax_bal.models.adapters import NO_KEY, moment_pairs
-from fedjax_bal.models.convolution.rules import REDUCTIONS
 from fedjax_bal.models.layers import Convolution, Linear
 from fedjax_bal.models.networks import Layer, MobileNetV2, Network, PlainCnn, ResNet, he_normal_of_outputs
-from fedjax_bal.models.normalization import XLA_REDUCTIONS, Normalisation, Reductions, normalise
+from fedjax_bal.models.normalization import Normalisation, normalise
 from fedjax_bal.registry import Registry
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import is_number, suggestion, whole_number
@@ -29,7 +28,7 @@ _RECORDED = ("levels", "norm_inputs", "taps")
 """The collections in which networks record results of a forward pass."""
 
 # Parameters that `build` passes to a builder, and flax's own fields.
-_NO_OPTIONS = ("num_classes", "input_shape", "convolution", "convolve", "reductions", "parent", "name")
+_NO_OPTIONS = ("num_classes", "input_shape", "convolution", "convolve", "parent", "name")
 
 
 @functools.cache
@@ -63,8 +62,8 @@ class _Entry(NamedTuple):
     """A network's entry in the registry."""
 
     description: str
-    # body(**options), body(convolve, **options) with convolutions, or body(convolve, reductions, **options) with batch
-    # normalisation too; its signature declares the options, see `options_of`.
+    # body(**options), or body(convolve, **options) with convolutions; its signature declares the options, see
+    # `options_of`.
     body: Callable[..., Any]
     smallest: int  # side of the smallest image that it takes, in pixels
     head_bias: bool = True
@@ -125,7 +124,6 @@ def _normalised(description: str, network: Callable[..., nn.Module], smallest: i
 
     def body(
         convolve: Convolution,
-        reductions: Reductions = XLA_REDUCTIONS,
         norm: Literal["batch", "group"] = "batch",
         standardise: NonNegative = 0.0,
     ) -> nn.Module:
@@ -133,13 +131,12 @@ def _normalised(description: str, network: Callable[..., nn.Module], smallest: i
 
         Args:
             convolve: computes convolutions.
-            reductions: computes the sums of batch normalisation.
             norm: batch or group normalisation.
             standardise: the standard deviation to which kernels are scaled, with mean 0, before they are used, such as
                 0.001; 0 to use them as they are.
         """
         convolve = layers.standardising(convolve, standardise) if standardise else convolve
-        return network(convolve, norm=functools.partial(normalise, norm, reductions=reductions), **settings)
+        return network(convolve, norm=functools.partial(normalise, norm), **settings)
 
     return _Entry(
         f"{description}; norm is batch or group; standardise, e.g. 0.001, is the deviation of standardised kernels",
@@ -301,10 +298,9 @@ def build(
             "text_mean" any shape, which they flatten.
         convolution: "auto" for the best that the machine can run, which is "builtin" on CPUs that can (see
             `fedjax_bal.models.convolution.automatic`) and "fast" elsewhere; "fast", in XLA, the same on all machines;
-            "builtin", through jaxlib's own oneDNN; "onednn", faster still, once it is compiled (see
-            `fedjax_bal.models.onednn`); or "plain" for JAX's own, which is slower but has second derivatives. On CPUs
-            use "plain" only with a single device: XLA's convolution may return wrong numbers if two devices use it at
-            the same time.
+            "builtin", through jaxlib's own oneDNN; or "plain" for JAX's own, which is slower but has second
+            derivatives. On CPUs use "plain" only with a single device: XLA's convolution may return wrong numbers if
+            two devices use it at the same time.
         **options: options that `options(name)` lists, for instance `hidden=(128,)` for "mlp".
 
     Returns:
@@ -359,10 +355,7 @@ def _build(
         form = {"convolution": convolution} if "convolution" in inspect.signature(entry.body).parameters else {}
         return entry.body(num_classes, input_shape, **dict(options), **form)._replace(name=name, options=options)
     convolve = convolutions.of_name(convolution)
-    layers: list[Any] = [convolve] if convolves(name) else []
-    if entry.batch_normalised:
-        layers.append(REDUCTIONS.get(convolution, XLA_REDUCTIONS))
-    body = entry.body(*layers, **dict(options))
+    body = entry.body(*([convolve] if convolves(name) else []), **dict(options))
     network = Network(body, Linear(num_classes, entry.head_bias))
     vocabulary = getattr(body, "vocabulary", None)
     input_dtype = "float32" if vocabulary is None else "int32"

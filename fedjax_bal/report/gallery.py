@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from fedjax_bal.analyses import ANALYSES
 from fedjax_bal.data import client_distances
 from fedjax_bal.lab import RunRecord
 from fedjax_bal.metrics import (
@@ -25,7 +26,7 @@ from fedjax_bal.report import plots
 from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.markup import Picture
 from fedjax_bal.report.tables import MOST_CLIENTS
-from fedjax_bal.report.wording import LONGEST_NAME, MINUS, averaged_heading, averaged_in_words, join_some, printable
+from fedjax_bal.report.wording import LONGEST_NAME, averaged_heading, averaged_in_words, join_some, printable
 
 _CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
 _BANDS = "Bands are one standard deviation either side of the mean over seeds."
@@ -42,15 +43,6 @@ _COSTS = (
     ("time", "Accuracy by simulated time", ("simulated_s",), 1.0, "simulated time, s",
      "the time that all rounds so far would take with the clients' speeds"),
 )  # fmt: skip
-_BESIDE_FAKES = {"real": "real", "generated": "generated", "nearest": "nearest real"}
-_ATTACKS = {"upcnn": "UpCNN", "vae": "VAE", "grnn": "GRNN"}
-_ATTACKED = {
-    "mean": "mean",
-    **{f"prototype/{attack}": title for attack, title in _ATTACKS.items()},
-    "single": "single",
-    **{f"single/{attack}": title for attack, title in _ATTACKS.items()},
-    "gradient/grnn": "gradient",
-}
 
 
 def to_pictures(drawn: Iterable[plots.Drawn]) -> list[Picture]:
@@ -69,11 +61,19 @@ def run_figures(run: RunRecord, origins: Mapping[str, tuple[str, str]] | None = 
         yield from _over_rounds(run, methods, panels)
         yield from _at_the_end(run, methods, panels)
     yield from _partitions(run)
-    for kind, figure_of in (("generated", _fakes), ("prototype/upcnn", _attacks)):
-        learned = [method for method in methods if kind in run.pictures.get(method, {})]
-        for number, method in enumerate(learned, 1):
-            yield figure_of(run, method, number)
     classes = run.summary["class_names"]
+    for number, (method, pixels) in enumerate(run.pictures.items(), 1):
+        text = (
+            "A row is a class: images of clients, and what the generator makes for this class at the end of the first "
+            "seed's run. Fakes need not look good: they are what the model remembers."
+        )
+        figure = plots.images(list(pixels.items()), classes)
+        yield f"pictures-{number}", f"Real images and fakes of {printable(method, LONGEST_NAME)}", text, figure
+    for analysis, by_method in run.findings.items():
+        for number, (method, found) in enumerate(by_method.items() if analysis in ANALYSES else (), 1):
+            drawn = ANALYSES[analysis].figures(printable(method, LONGEST_NAME), found, classes)
+            for name, title, text, figure in drawn:
+                yield f"pictures-{analysis}-{name}-{number}", title, text, figure
     grids = []
     for method in methods if len(classes) <= _MOST_CONFUSED else ():
         matrix = pooled_confusion(run.summary["runs"], method)
@@ -342,46 +342,6 @@ def partition(parts: Sequence[tuple[str, np.ndarray, Sequence[str]]], classes: S
         grids, classes, "samples", horizontal="client", vertical="class",
         scale=(0, max(counts.max(initial=1) for _, counts, _ in parts)), colours=plots.SAMPLES,
     )  # fmt: skip
-
-
-def _fakes(run: RunRecord, method: str, number: int) -> plots.Drawn:
-    text = (
-        "A row is a class: images of clients, and what the generator makes for this class at the end of the first "
-        "seed's run. Fakes need not look good: they are what the model remembers."
-    )
-    nearest = _leaks(run, method).get("nearest")
-    if nearest:
-        generated = nearest["generated"]
-        test = nearest["test"]
-        text += (
-            " On the right, for each fake, the client's image that is nearest: "
-            f"{generated['mean']:.1f} away on average, the nearest of all {generated['least']:.1f}, root mean squares "
-            f"over pixels of 0 to 255; test images, which no client has, are {test['mean']:.1f} away from their "
-            f"nearest ones, the nearest {test['least']:.1f}. A fake much nearer than these would be a copy."
-        )
-    return f"pictures-{number}", *_learned(run, method, "Real images and fakes of", _BESIDE_FAKES, text)
-
-
-def _attacks(run: RunRecord, method: str, number: int) -> plots.Drawn:
-    found = _leaks(run, method).get("inversion") or {}
-    ends = "; ".join(f"{name} {value['truth']:.2f}, {value['others']:.2f}" for name, value in found.items())
-    text = (
-        "A row is a class. From the left: the mean of the clients' images, what three attacks reconstruct from the "
-        "shared prototype, a single test image, what they reconstruct from its features, and from its gradient (the "
-        "first four). Correlation of the pixels with the truth, and with other classes' truth: "
-        f"{ends.replace(' -', f' {MINUS}')}. An attack reveals something where the first is clearly above the second."
-    )
-    return f"attacks-{number}", *_learned(run, method, "Attacks on prototypes of", _ATTACKED, text)
-
-
-def _leaks(run: RunRecord, method: str) -> dict[str, Any]:
-    return next((entry["leaks"] for entry in run.summary["runs"] if entry["method"] == method and entry["leaks"]), {})
-
-
-def _learned(run: RunRecord, method: str, title: str, titles: Mapping[str, str], text: str) -> tuple[str, str, Figure]:
-    pixels = run.pictures[method]
-    kinds = [(heading, pixels[name]) for name, heading in titles.items() if name in pixels]
-    return f"{title} {printable(method, LONGEST_NAME)}", text, plots.images(kinds, run.summary["class_names"])
 
 
 def sweep_figures(results: sweeps.Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[plots.Drawn]:

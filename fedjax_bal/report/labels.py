@@ -95,7 +95,10 @@ def renamed(run: RunRecord, new: Callable[[str], str]) -> RunRecord:
     lines = [{**line, "method": new(line["method"])} for line in run.lines]
     pictures = {new(method): shown for method, shown in run.pictures.items()}
     clients = [of_run._replace(method=new(of_run.method)) for of_run in run.clients]
-    return run._replace(summary=summary, lines=lines, pictures=pictures, clients=clients)
+    findings = {
+        name: {new(method): found for method, found in by_method.items()} for name, by_method in run.findings.items()
+    }
+    return run._replace(summary=summary, lines=lines, pictures=pictures, clients=clients, findings=findings)
 
 
 def entries(config: Mapping[str, Any], key: str) -> list[Any]:

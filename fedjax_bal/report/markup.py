@@ -8,7 +8,6 @@ from importlib.resources import files
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from fedjax_bal.config import parse_yaml
 from fedjax_bal.lab import as_csv
 from fedjax_bal.report.latex import page_tables
 from fedjax_bal.report.tables import Details, encoded
@@ -16,7 +15,7 @@ from fedjax_bal.report.tables import Details, encoded
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _MOST_OPEN = 6  # tables of conditions that are shown; further ones are folded
 _CURVES = ("accuracy", "traffic", "mean-accuracy", "worst-class")
-_PHOTOS = ("pictures", "attacks")  # whose shades are never inverted
+_PHOTOS = "pictures"  # the start of names of figures whose shades are never inverted
 
 
 class Picture(NamedTuple):
@@ -130,7 +129,7 @@ def reproduction(
     Args:
         command: `run` or `sweep`.
         file: the name of the configuration file.
-        config: the configuration, whose `plugins` and `files` the command needs.
+        config: the configuration, whose `plugins` the command needs.
         given: the `command` of a summary: the plug-in files and the data folder; None if not known.
         text: the content of the file.
 
@@ -144,10 +143,8 @@ def reproduction(
     data = given["data_dir"]
     if data and data.isprintable():
         options += ["--data-dir", data]
-    digests = parse_yaml(text, file).get("files") if config.get("files") else None  # by the paths of copies
-    digests = {str(path): str(digest) for path, digest in digests.items()} if isinstance(digests, Mapping) else {}
-    paths = (*plugins, *digests)
-    folders = [name for name in ("plugins", "files") if any(path.startswith(f"{name}/") for path in paths)]
+    used = {"plugins": any(path.startswith("plugins/") for path in plugins), "files": " files/" in text}
+    folders = [name for name in used if used[name]]
     copies = "".join(f" and a copy of the folder {name}" for name in folders)
     advice = (
         f"Run this in an empty folder that holds the configuration below{copies}. With the same versions on the same "
@@ -155,10 +152,8 @@ def reproduction(
     )
     if plugins:
         advice += " The command needs its plug-ins, files of Python code: read them before you run it."
-    if digests:
-        advice += " It reads these files, and refuses any whose SHA-256 is another."
     line = shlex.join(["fedjax-bal", command, file, *options])
-    shown = f"<p>{escape(advice)}</p><pre>{escape(line)}</pre>{definitions(digests.items())}"
+    shown = f"<p>{escape(advice)}</p><pre>{escape(line)}</pre>"
     return "How to reproduce", shown + folded(file, f"<pre>{escape(text)}</pre>")
 
 
@@ -212,7 +207,7 @@ def _figures(pictures: Sequence[Picture]) -> str:
         second = first and following is not None and not following.wide
         # In a row without a neighbour, the caption takes the other column.
         kind = " class=wide" if picture.wide else " class=alone" if first and not second else ""
-        photo = " class=photo" if picture.name.rstrip("-0123456789") in _PHOTOS else ""
+        photo = " class=photo" if picture.name.startswith(_PHOTOS) else ""
         title = escape(picture.title)
         document = base64.b64encode(encoded(picture.document)).decode()
         shown.append(

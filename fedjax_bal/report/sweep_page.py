@@ -1,6 +1,6 @@
 """The page of a sweep: `sweep.html`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,10 @@ _MOST_LACKING = 20
 _MOST_COLUMNS = 8  # columns for methods in a table
 
 
-def build_sweep(folder: Path, note: Callable[[str], object] = lambda text: None) -> Path:
+def build_sweep(folder: Path) -> Path:
     """Writes `sweep.html`, `plots/*.svg`, `curves.csv`, and `tables.csv` and `.tex` into a sweep's folder.
 
-    If the sweep is unfinished, the page says so. `note` receives a message for damaged lines of metrics, which are
-    skipped. Returns the page's path.
+    If the sweep is unfinished, the page says so. Returns the page's path.
 
     Raises:
         FolderError: a file is missing or damaged, or the folder can't be written to.
@@ -50,7 +49,7 @@ def build_sweep(folder: Path, note: Callable[[str], object] = lambda text: None)
 
     files = SweepFolder(folder)
     results = sweeps.read_results(folder)
-    lines = sweeps.sweep_curves(results, files, note)
+    lines = sweeps.sweep_curves(results, files)
     page = page_of_sweep(results, paper_comparison_of_sweep(results), to_pictures(sweep_figures(results, lines)))
     with writing(folder, "make the folder writable, and let `plots` be a folder in it"):
         files.write_curves(encoded(as_csv(lines)))

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain, takewhile
 from pathlib import Path
@@ -442,14 +442,11 @@ def without_result(results: Results, axis: int) -> list[tuple[str, Any]]:
     return [key for key, ended in every.items() if not ended]
 
 
-def sweep_curves(
-    results: Results, folder: SweepFolder, note: Callable[[str], object] = lambda text: None
-) -> list[dict[str, Any]]:
+def sweep_curves(results: Results, folder: SweepFolder) -> list[dict[str, Any]]:
     """Builds a row for each evaluated round of each run: swept keys, point, method, seed, round, and metrics.
 
     pandas, R and spreadsheets can group and plot this long format directly; `point`, `method` and `seed` join it with
-    `results.csv`. Lists, and metrics that no run has, are left out. `note` receives a message for damaged lines, which
-    are skipped.
+    `results.csv`. Lists, and metrics that no run has, are left out.
     """
     # Only the sweep's own point folders are read, whatever names the table contains.
     points = {point.path.name: point for point in folder.points()}
@@ -458,7 +455,7 @@ def sweep_curves(
         ({**values, "point": label}, line)
         for label, values in swept.items()
         if label in points
-        for line in points[label].read_metrics(note)
+        for line in points[label].read_metrics()
     ]
     every = (*(metric.name for metric in METRICS.values() if metric.of_round), "wall_s")
     names = [name for name in every if any(is_number(line.get(name)) for _, line in lines)]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import registered
 
 from fedjax_bal.config import builtin_configs, load_config, read_sheet, resolved_yaml
 from fedjax_bal.lab import load_sweep
@@ -21,6 +22,12 @@ import papers
 pytestmark = pytest.mark.slow
 
 RUN = "papers/rebafl/table1_fmnist_m20"
+
+
+@pytest.fixture(autouse=True)
+def plugins():
+    """The plug-ins that the papers' configurations use."""
+    registered.load_included()
 
 
 def result(values, rounds=200, metric="last5_accuracy", curves=None):

@@ -77,20 +77,10 @@ def test_what_is_written_says_who_and_how_fast(file, tmp_path, monkeypatch, caps
 @pytest.mark.parametrize("workload", run_all.WORKLOADS)
 def test_the_fastest_run_in_every_pass_and_all_in_the_first(workload):
     first, second = (set(run_all.contestants("cpu", workload, number)) for number in (0, 1))
-    assert second == {run_all.OURS, run_all.ONEDNN, *run_all.FASTEST[workload], *run_all.LOOPS}
-    everyone = {run_all.OURS, run_all.ONEDNN, *run_all.LOOPS, *run_all.ALL}
+    assert second == {run_all.OURS, *run_all.FASTEST[workload], *run_all.LOOPS}
+    everyone = {run_all.OURS, *run_all.LOOPS, *run_all.ALL}
     assert first == {one for one in everyone if workload not in one.lacks}
     assert set(run_all.contestants("cpu", workload, 0, short=True)) == second
-
-
-def test_onednn_is_left_out_with_a_word_where_it_is_not_built(monkeypatch, capsys, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    run_all.why_no_onednn.cache_clear()
-    monkeypatch.setattr(sys, "argv", ["run_all.py", "--short", "--workloads", "W3"])
-    run_all.note_missing(run_all.parse(), ["W3"])
-    assert run_all.python_of(run_all.OURS) == sys.executable and run_all.python_of(run_all.ONEDNN) is None
-    assert "left out: fedjax-bal, oneDNN: convolution='onednn': its compiled" in capsys.readouterr().out
-    run_all.why_no_onednn.cache_clear()
 
 
 def test_a_command_that_fails_or_hangs_is_told_in_one_line():

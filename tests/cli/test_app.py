@@ -114,6 +114,7 @@ def test_run_writes_everything_and_says_where(here, monkeypatch):
         "plots",
         "checkpoints",
         ".lock",
+        ".owner",
     }
     assert written == own | {"execution.json", "tables.csv", "tables.tex"}
     HTMLParser().feed((folder / "report.html").read_text())

@@ -64,7 +64,7 @@ def test_live_bars_still_move_the_cursor():
     "arguments",
     [
         ["run", "no\x1b[2Jwhere.yaml"],
-        ["verify", "no\x1b[2Jwhere"],
+        ["report", "no\x1b[2Jwhere"],
         ["list", "recipes", "\x1b[2J"],
         ["data", "prepare", "image_folder", "path=\x1b[2J"],
     ],

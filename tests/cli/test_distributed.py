@@ -85,7 +85,7 @@ def assert_alike(got, wanted):
         assert one["per_class_accuracy"] == other["per_class_accuracy"]
         assert one["test_loss"] == pytest.approx(other["test_loss"], rel=SUM)
         assert {**one, "test_loss": 0, "train_loss": 0} == {**other, "test_loss": 0, "train_loss": 0}
-    for method in range(2):
+    for method in ("scaffold", "flcir"):
         one, other = (parameters(folder, method) for folder in (got, wanted))
         assert one.keys() == other.keys()
         assert max(np.abs(one[name] - other[name]).max() for name in one) < SUM
@@ -93,7 +93,7 @@ def assert_alike(got, wanted):
 
 def parameters(folder, method):
     """The floating-point arrays of a run's last checkpoint."""
-    file = checkpoint.generations(folder / "checkpoints" / f"method-{method}-seed-0")[0]
+    file = checkpoint.generations(folder / "checkpoints" / f"{method}-seed-0")[0]
     with np.load(file) as arrays:
         return {name: arrays[name] for name in arrays.files if "state" in name and arrays[name].dtype == np.float32}
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import registered
 from rounding import SUM
 from typer.testing import CliRunner
 
@@ -197,6 +198,7 @@ def test_rates_that_methods_have_for_the_former_optimizer_do_not_stay(tmp_path):
 
 
 def test_messages_are_about_what_the_user_states():
+    registered.load_included()
     with pytest.raises(ConfigError, match="partition.alpha: unknown key for pathological"):
         load_config("papers/rebafl/table1_c10_m20", ["dataset=mnist", "partition.alpha=3"])
     assert to_plain(load_config("papers/rebafl/table1_c10_m20"))["partition"]["classes_per_client"] == 2

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import registered
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -558,6 +559,7 @@ def test_a_base_in_a_circle_is_refused(write, tmp_path):
 
 
 def test_built_in_configurations_have_names():
+    registered.load_included()
     for name in ("papers/rebafl/table1_fmnist_m20", "papers/iwds/fmnist_llt0.9"):
         assert load_config(name).name == name.removeprefix("papers/").replace("/", "_")
     assert "'quickstart'" in refusal("quikstart")
@@ -607,6 +609,7 @@ def test_every_key_has_a_meaning_except_optaxs():
 
 @pytest.mark.slow
 def test_the_schema_takes_what_the_checks_take():
+    registered.load_included()
     check = pytest.importorskip("jsonschema").Draft202012Validator(json_schema()).validate
     for name in builtin_configs():
         check(read_yaml(FILE.parent / f"{name}.yaml", name))
@@ -889,5 +892,6 @@ def test_a_models_weights_are_a_file_like_others(tmp_path):
     assert run_digest(again) == run_digest(config) != run_digest(other)
     assert "weights" in resolved_yaml(config) and "weights" not in resolved_yaml(load_config(None))
     # A paper's table that starts from pretrained weights is not the paper's.
+    registered.load_included()
     paper = load_config("papers/rebafl/table1_fmnist_m20", ["model.weights=w.npz"]).paper
     assert paper is not None and paper.setting == {"model.weights": None}

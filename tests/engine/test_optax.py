@@ -113,7 +113,6 @@ SGD = optax.sgd(0.1)
 REFUSED = {
     "fednova": (recipes.fednova(), {"local": SGD}, r"^fednova: received an optax tr.*pass fedjax_bal.optimi"),
     "scaffold": (recipes.scaffold(), {"local": SGD}, r"^scaffold: received an optax tra.*pass fedjax_bal.op"),
-    "as compared": (recipes.scaffold(variant="rebafl_code"), {"local": SGD}, r"^scaffold: received an optax"),
     "extra arguments": (recipes.fedavg(), {"local": optax.lbfgs()}, r"^local.optimizer: .*'value', 'grad'"),
     "other parameters": (
         recipes.fedavg(), {"server_optimizer": optax.masked(SGD, {"w1": True})}, "^server_optimizer: .* that fails on",

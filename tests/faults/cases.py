@@ -1,6 +1,7 @@
 """What is disturbed: a run and a sweep that take a few seconds, and what there is to compare of them."""
 
 import csv
+import functools
 import hashlib
 import json
 import subprocess
@@ -10,7 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
-from fedjax_bal.lab import FolderError, verify
+from fedjax_bal.lab import FolderError, RunFolder, checkpoint
 
 SABOTEUR = Path(__file__).with_name("saboteur.py")
 # A method with a memory of its clients and one whose selector learns; a checkpoint after each round.
@@ -179,8 +180,14 @@ def bits(file: Path) -> dict[str, str]:
 
 def torn(wanted: Case) -> list[str]:
     """Files that a kill has left damaged; not that a session hasn't ended, even if all of its runs have."""
-    try:
-        found = [own for own in verify(wanted.out) if own.damage and own.kind != "SHA256SUMS"]
-        return [f"{own.place}: {own.damage}" for own in found]
-    except FolderError:  # it has not begun
-        return []
+    found = []
+    for config in wanted.out.rglob("config.yaml"):
+        folder = RunFolder(config.parent)
+        readers = [folder.read_configuration, folder.read_execution, folder.read_metrics, folder.read_summary]
+        files = folder.path.glob("checkpoints/*/round-*.npz")
+        for read in (*readers, *(functools.partial(checkpoint.read, file) for file in files)):
+            try:
+                read()
+            except (FolderError, ValueError) as error:
+                found.append(str(error))
+    return found

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import small_run
 
+from fedjax_bal import load_weights
 from fedjax_bal.cli.arguments import split_arguments
-from fedjax_bal.lab import verify
 
 ONE = ("methods=[{recipe: fedavg, name: première}]", "seeds=[0]", "training.rounds=4", "--plain")
 # January 1970, and an hour earlier at each look.
@@ -69,7 +69,8 @@ def test_neither_clock_nor_locale_nor_home_stops_a_run(here, tmp_path_factory):
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         assert {line["method"] for line in lines} == {"première"} and 0 < lines[0]["wall_s"] <= lines[1]["wall_s"]
         assert "première" in (out / "report.html").read_text(encoding="utf-8")
-        assert [own for path in (out, here / "model.npz") for own in verify(path) if own.damage] == []
+        subprocess.run(["sha256sum", "--strict", "--status", "-c", "SHA256SUMS"], cwd=out, check=True)
+        assert load_weights(here / "model.npz").params
     finally:
         subprocess.run(["rm", "-rf", str(out)], check=True)
 

@@ -6,7 +6,7 @@ import io
 import json
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import yaml
@@ -156,13 +156,6 @@ def checkpoint_tree() -> dict[str, Any]:
     return {"w": weights, "b": {"n": np.zeros(3, np.int32), "f": np.ones(2, bool)}}
 
 
-class Saved(NamedTuple):
-    """What a run saves: its state, and whose it is."""
-
-    state: Any
-    owner: Any
-
-
 def checkpoints(folder: Path) -> None:
     """A checkpoint."""
     from fedjax_bal.lab.checkpoint import save
@@ -175,17 +168,13 @@ def run_folder(folder: Path) -> None:
     write_run(folder, classes=3, clients=4, rounds=3, seeds=(0, 1))
     add_cohorts(folder)
     summary = json.loads((folder / "summary.json").read_text())
-    leaks = {
-        "nearest": {"generated": {"mean": 3.0, "least": 1.0}, "test": {"mean": 4.0, "least": 2.0}},
-        "inversion": {"UpCNN": {"truth": 0.5, "others": 0.1}},
-    }
     summary["batches"] = [{"methods": ["rebafl"], "kl_before": 0.5, "kl_after": 0.25}]
-    summary["runs"][0] |= {"leaks": leaks, "balanced_accuracy": 0.5, "worst_class_accuracy": 0.25, "stopped_early": 2}
+    summary["runs"][0] |= {"balanced_accuracy": 0.5, "worst_class_accuracy": 0.25, "stopped_early": 2}
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "pictures").mkdir()
     pixels = np.zeros((3, 2, 4, 4, 1), np.uint8)
-    shown = {"real": pixels, "generated": pixels, "nearest": pixels, "prototype/upcnn": pixels, "mean": pixels}
-    np.savez_compressed(folder / "pictures" / "method-0-seed-0.npz", **shown)
+    shown = {"real": pixels, "generated": pixels}
+    np.savez_compressed(folder / "pictures" / "fedavg-seed-0.npz", **shown)
     config = yaml.safe_load((folder / "config.yaml").read_text())
     config["paper"] = {"source": "a paper", "accuracy": {"fedavg": 0.7}, "which": "best"}
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
@@ -197,14 +186,13 @@ def small_run(folder: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     summary |= {"partitions": [], "batches": []}
     for run in summary["runs"]:
-        run["leaks"] = None
         run.pop("composition", None)
     (folder / "summary.json").write_text(json.dumps(summary))
     kept = ("method", "seed", "round", "test_accuracy")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     lines = [{key: line[key] for key in kept} for line in lines]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "pictures" / "method-0-seed-0.npz").unlink()
+    (folder / "pictures" / "fedavg-seed-0.npz").unlink()
 
 
 def sweep_folder(folder: Path) -> None:
@@ -224,4 +212,6 @@ def sweep_folder(folder: Path) -> None:
                 point = [f"lr={rate},seed={seed}", rate, seed, method, 0, "done", ""]
                 writer.writerow([*point, 0.5 + place / 10 + rate, 0.9, 100, 1])
     (folder / "results.csv").write_text(table.getvalue())
-    (folder / "costs.json").write_text(json.dumps([{"point": "a", "method": "b", "seed": 0, "wall_s": 1.0}]))
+    (folder / "costs.json").write_text(
+        json.dumps({"format": 1, "runs": [{"point": "a", "method": "b", "seed": 0, "wall_s": 1.0}]})
+    )

@@ -32,7 +32,7 @@ from fedjax_bal.config import load_config
 from fedjax_bal.config.load import read_sheet
 from fedjax_bal.config.problems import Problem, raise_all
 from fedjax_bal.data import federate, load, partition
-from fedjax_bal.lab import RunFolder, SweepFolder, checkpoint, verify
+from fedjax_bal.lab import RunFolder, SweepFolder, checkpoint
 from fedjax_bal.lab.folder import PERSONALISED
 from fedjax_bal.lab.sweep_plan import load_sweep
 from fedjax_bal.report import build
@@ -186,7 +186,7 @@ def write_remains(folder):
     material.run_folder(folder)
     material.sweep_folder(folder)
     (folder / "personalised").mkdir()
-    (folder / "personalised" / "method-0-seed-0.json").write_text('{"accuracy": [0.5]}')
+    (folder / "personalised" / "fedavg-seed-0.json").write_text('{"format": 1, "accuracy": [0.5]}')
     (folder / "execution.json").write_text('{"format": 1, "devices": 2, "settings": {"jax_enable_x64": "False"}}')
 
 
@@ -196,17 +196,8 @@ def read_remains(folder):
     with files_named():
         for read in (run.read_metrics, run.read_summary, run.read_execution):
             read()
-        run.read_analysis(PERSONALISED, 0, 0)
+        run.read_analysis(PERSONALISED, "fedavg", 0)
         SweepFolder(folder).read_costs()
-
-
-def write_verified(folder):
-    run, config = RunFolder(folder), load_config(None)
-    run.begin(config, fresh=False)
-    run.save(0, 0, 5, material.Saved(np.arange(6.0), checkpoint.owner(config, 0, 0)))
-    line = {"method": "fedavg", "seed": 0, "test_accuracy": 0.5, "bytes_up": 1, "bytes_down": 1, "wall_s": 1.0}
-    run.write_metrics([{**line, "round": number} for number in range(1, 6)])
-    run.write_summary({"runs": [line]})
 
 
 def write_trained(folder):
@@ -261,7 +252,6 @@ READERS = {
     "traces": (material.traces, each(lambda file: (table if file.name.startswith("speed") else trace)(file))),
     "checkpoint": (material.checkpoints, read_checkpoints),
     "remains of a run": (write_remains, read_remains),
-    "verified": (write_verified, lambda folder: list(verify(folder))),
     "trained": (write_trained, read_trained),
     "report": (material.small_run, lambda folder: check_page(build(folder))),
     "page without figures": (material.run_folder, read_page),

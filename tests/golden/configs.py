@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import registered
 import yaml
 from golden import texts
 
@@ -59,6 +60,7 @@ def _prefixes(key: str) -> list[str]:
 
 
 def _resolved(folder: str) -> Iterator[tuple[str, str]]:
+    registered.load_included()
     for file in sorted((ROOT / folder).glob("*.yaml")):
         if "sweep" not in yaml.load(file.read_text(encoding="utf-8"), _LOADER):
             yield file.name, resolved_yaml(load_config(file))

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import small_run
 
-from fedjax_bal.lab import FolderError, RunFolder, Stopped, checkpoint, dry_run
-from fedjax_bal.lab.recorder import Recorder, saved_template
-from fedjax_bal.lab.schema import RunId
+from fedjax_bal.lab import FolderError, RunFolder, Stopped, checkpoint
+from fedjax_bal.lab.compare import open_comparison
+from fedjax_bal.lab.outline import dry_run
+from fedjax_bal.lab.setup import SharedInputs
+from fedjax_bal.lab.sweep_plan import Point, Sweep
 from fedjax_bal.report import build as build_report
 
 FAULTS = "{name: faults, kind: not_a_number, clients: [0, 1, 2, 3, 4], rounds: [4, 5]}"
@@ -62,10 +64,10 @@ def test_a_divergence_leaves_the_last_good_checkpoint(tmp_path):
     config = small_run.config(tmp_path, METHOD, *COMMON)
     display = small_run.run(tmp_path / "run", config)
     folder = RunFolder(tmp_path / "run")
-    files = checkpoint.generations(folder.checkpoints(0, 0))
+    files = checkpoint.generations(folder.checkpoints("tried", 0))
     assert [file.name for file in files] == ["round-00000002.npz"]
-    wanted = saved_template(Recorder(config, folder, display.note).comparison, RunId(0, 0))
-    saved = checkpoint.load(files[0], wanted)
+    [run] = open_comparison(config, folder, display.note, SharedInputs()).runs
+    saved = run.load_checkpoint()
     assert int(saved.snapshot.round) == 2
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(saved.snapshot.state))
     (note,) = [note for note in display.notes if "diverged" in note]
@@ -79,18 +81,11 @@ def test_a_divergence_leaves_the_last_good_checkpoint(tmp_path):
         )
 
 
-@pytest.mark.parametrize(
-    "entries",
-    [
-        [{"method": "fedavg", "seed": 0, "rounds": 0, "failure": "round 1: not finite"}],
-        [5, {"method": ["fedavg"], "seed": 0}, {"method": "fedavg", "seed": 0, "rounds": "x"}],
-    ],
-    ids=["diverged", "damaged"],
-)
-def test_a_dry_run_counts_runs_that_diverged_or_have_a_damaged_entry_as_left(tmp_path, entries):
+def test_a_dry_run_counts_a_run_that_diverged_as_left(tmp_path):
     folder, config = RunFolder(tmp_path / "run"), small_run.config(tmp_path, "methods=[fedavg]", *COMMON)
     with folder.claimed(config):
         folder.begin(config, fresh=False)
-        folder.write_summary({"runs": entries})
-    first = next(dry_run(config, folder, None, None, fresh=False))
-    assert first.startswith("small: 1 run, 1 program to compile")
+        folder.write_summary({"runs": [{"method": "fedavg", "seed": 0, "rounds": 0, "failure": "round 1: not finite"}]})
+    sweep = Sweep(config.name, (), (Point("", {}, config),), "")
+    first = next(dry_run(sweep, {"": folder}, SharedInputs(devices=1, plan=True), 1))
+    assert first.startswith("small: 1 runs, 1 to train")

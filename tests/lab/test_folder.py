@@ -1,10 +1,11 @@
 """Whom a folder belongs to, and what is refused."""
 
-import errno
-import fcntl
 import hashlib
 import os
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ import pytest
 import small_run
 
 from fedjax_bal.config import config_digest, resolved_yaml
-from fedjax_bal.lab import FolderError, RemoteFiles, RunFolder, SweepFolder, choose_folder
-from fedjax_bal.lab.folder import LEAKS, PICTURES
+from fedjax_bal.lab import FolderError, RunFolder, SweepFolder, choose_folder
+from fedjax_bal.lab.folder import PERSONALISED, PICTURES, run_name
 
 
 def claim(path, config, fresh=False):
@@ -69,7 +70,7 @@ def test_fresh_removes_only_what_a_run_writes(tmp_path):
     outside.mkdir()
     (outside / "round-00000002.npz").write_text("kept")
     (outside / "figure.svg").write_text("kept")
-    (path / "checkpoints" / "method-0-seed-0").symlink_to(outside)
+    (path / "checkpoints" / "fedavg-seed-0").symlink_to(outside)
     (path / "plots").symlink_to(outside)
     (path / "checkpoints" / "mine.pt").write_text("kept")
     claim(path, config, fresh=True)
@@ -104,8 +105,8 @@ def test_a_folder_goes_on_with_its_form_of_convolution_where_auto_is_asked_for(t
     assert RunFolder(path).conflict(longer) == ""
     other = small_run.config(tmp_path, "training.batch_size=7")
     assert RunFolder(path).conflict(other) == "training.batch_size: 20 here, 7 asked for"
-    explicit = small_run.config(tmp_path, "model.convolution=onednn")
-    assert RunFolder(path).conflict(explicit) == f"model.convolution: '{form}' here, 'onednn' asked for"
+    explicit = small_run.config(tmp_path, "model.convolution=plain")
+    assert RunFolder(path).conflict(explicit) == f"model.convolution: '{form}' here, 'plain' asked for"
     shutil.rmtree(path)
     claim(path, small_run.config(tmp_path, "model.convolution=plain"))
     assert RunFolder(path).conflict(config) == "model.convolution: 'plain' here, 'auto' asked for"
@@ -136,32 +137,50 @@ def test_two_processes_cannot_share_a_folder(tmp_path):
 def test_a_point_can_not_be_run_by_hand_while_its_sweep_trains(tmp_path):
     config, sweep = small_run.config(tmp_path), SweepFolder(tmp_path / "sweep")
     with sweep.claimed():
-        sweep.files.write("sweep.yaml", b"sweep: []\n")
+        (sweep.path / "sweep.yaml").write_text("sweep: []\n")
         with pytest.raises(FolderError, match=f"{sweep.path}: another process is running in this folder"):
             claim(sweep.point("a").path, config)
     with RunFolder(sweep.point("a").path).claimed(config):
         claim(sweep.point("b").path, config)
-        with pytest.raises(FolderError, match="another process"), sweep.claimed():
-            pass
+        with sweep.claimed(), pytest.raises(FolderError, match="another process"):
+            sweep.point("a").check(config)
     with sweep.claimed():
-        pass
+        sweep.point("a").check(config)
 
 
-@pytest.mark.parametrize("reason", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_named_with_what_to_do(tmp_path, monkeypatch, reason):
-    def refuse(file, operation):
-        raise OSError(reason, os.strerror(reason))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(FolderError, match=f"{tmp_path}/run: its file system has no locks .*--out.*Lustre"):
-        claim(tmp_path / "run", small_run.config(tmp_path))
+def test_the_lock_of_a_killed_process_does_not_keep_others_out(tmp_path):
+    path, config = tmp_path / "run", small_run.config(tmp_path)
+    code = f"""
+import time
+from pathlib import Path
+from fedjax_bal.config import load_config
+from fedjax_bal.lab import RunFolder
+with RunFolder(Path({str(path)!r})).claimed(load_config({str(tmp_path / "small.yaml")!r})):
+    Path({str(tmp_path / "locked")!r}).touch()
+    time.sleep(300)
+"""
+    holder = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        while not (tmp_path / "locked").exists():
+            assert holder.poll() is None
+            time.sleep(0.05)
+        with pytest.raises(FolderError, match="another process is running") as same, RunFolder(path).claimed(config):
+            pass
+        other = small_run.config(tmp_path, "training.batch_size=7")
+        with pytest.raises(FolderError, match="another process is running") as another, RunFolder(path).claimed(other):
+            pass
+        assert (same.value.another, another.value.another) == (False, True)
+    finally:
+        holder.kill()
+        holder.wait()
+    claim(path, config)
 
 
 def test_a_damaged_configuration_is_left_alone(tmp_path):
     path, config = tmp_path / "run", small_run.config(tmp_path)
     claim(path, config)
     (path / "config.yaml").write_text("name: [")
-    with pytest.raises(FolderError, match=r"config.yaml can't be read"):
+    with pytest.raises(FolderError, match=r"config.yaml: damaged.*choose another folder"):
         claim(path, config)
 
 
@@ -173,30 +192,68 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
         claim(Path(place), small_run.config(tmp_path))
 
 
-def test_metrics_leave_out_lines_that_are_cut_off_or_damaged(tmp_path):
-    folder = RunFolder(tmp_path)
-    rest = '"test_accuracy": 0.5, "bytes_up": 1, "bytes_down": 1, "wall_s": 0.1}\n'
-    first, second = (f'{{"method": "a", "seed": 0, "round": {round}, {rest}' for round in (1, 2))
-    wrong = first.replace('"a"', "[1]") + first.replace("0.5", "null") + "garbage\n" + first.replace(": 1,", ': "1",')
-    (tmp_path / "metrics.jsonl").write_text(first + wrong + second + second[:15])
+def test_metrics_leave_out_a_line_that_is_cut_off_and_name_one_that_is_damaged(tmp_path):
+    folder, file = RunFolder(tmp_path), tmp_path / "metrics.jsonl"
+    first, second = (f'{{"method": "a", "seed": 0, "round": {round}}}\n' for round in (1, 2))
+    file.write_text(first + second + second[:15])
     assert [line["round"] for line in folder.read_metrics()] == [1, 2]
+    for damaged in ("garbage\n", "[1]\n", '{"method": "a"}\n'):
+        file.write_text(first + damaged + second)
+        with pytest.raises(FolderError, match="metrics.jsonl: damaged, or written by another version .line 2: "):
+            folder.read_metrics()
 
 
-def test_a_folder_that_another_process_writes_is_left_alone(tmp_path):
+def test_only_the_first_of_several_processes_touches_the_folder(tmp_path):
     path, config = tmp_path / "run", small_run.config(tmp_path)
-    folder = RunFolder(path, RemoteFiles(path))
-    for round in (1, 2):  # before and after the other process has written there
+    folder = RunFolder(path, first=False)
+    run = ("fedavg", 0)
+    for round in (1, 2):  # before and after the first process has written there
         with folder.claimed(config):
             folder.begin(config, fresh=True)
-            folder.clear(0, 0, PICTURES, LEAKS)
-            folder.save(0, 0, round, {"w": np.zeros(3)})
+            folder.clear(*run, PICTURES, PERSONALISED)
+            folder.save(*run, round, {"w": np.zeros(3)})
             folder.write_metrics([{"round": round}])
             folder.append_metrics([{"round": round}])
             folder.write_summary({"runs": []})
-            folder.write_pictures(0, 0, {"real": np.zeros(3)})
-            folder.write_analysis(LEAKS, 0, 0, {})
-        assert (folder.read_metrics(), folder.read_summary(), folder.read_analysis(LEAKS, 0, 0)) == ([], {}, None)
+            folder.write_pictures(*run, {"real": np.zeros(3)})
+            folder.write_analysis(PERSONALISED, *run, {})
+            folder.finish()
+        assert (folder.read_metrics(), folder.read_summary(), folder.read_analysis(PERSONALISED, *run)) == (
+            [],
+            {},
+            None,
+        )
         assert not path.exists() or [file.name for file in path.iterdir()] == ["summary.json"]
         path.mkdir(exist_ok=True)
         (path / "summary.json").write_text('{"runs": 1}')
     assert (path / "summary.json").read_text() == '{"runs": 1}'
+
+
+def test_a_run_is_named_by_its_method_and_two_methods_never_share_a_name():
+    assert run_name("fedavg+faults", 3) == "fedavg+faults-seed-3"
+    names = ["a b", "a-b", "a/b", "../a b", "é", "ü", "x" * 300, "x" * 301, ".a", "a"]
+    safe = [run_name(name, 0) for name in names]
+    assert len(set(safe)) == len(names)
+    assert all(len(name) < 120 and name.isascii() and "/" not in name and name[0] != "." for name in safe)
+
+
+def test_sha256sum_checks_a_finished_folder_whatever_its_files_are_called(tmp_path):
+    path = tmp_path / "run"
+    weights = tmp_path / "my\\weights\n(1).npz"
+    weights.write_bytes(b"0.5")
+    config = small_run.config(tmp_path)
+    method = config.methods[0].model_copy(
+        update={"model": config.methods[0].model.model_copy(update={"weights": str(weights)})}
+    )
+    config = config.model_copy(update={"methods": (method, *config.methods[1:])})
+    claim(path, config)
+    folder = RunFolder(path)
+    folder.write_metrics([{"method": "fedavg", "seed": 0, "round": 1}])
+    folder.save("fedavg", 0, 1, {"w": np.zeros(3)})
+    folder.finish()
+    check = lambda: subprocess.run(["sha256sum", "--strict", "--check", "SHA256SUMS"], cwd=path, capture_output=True)
+    assert check().returncode == 0 and check().stdout.count(b"OK") == 4
+    (path / "metrics.jsonl").write_text("")
+    assert check().returncode == 1
+    folder.begin(config, fresh=False)
+    assert not (path / "SHA256SUMS").exists()

@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 
 from fedjax_bal import LocalTraining, data, export_model, load_run, load_weights, models, recipes, simulate
 from fedjax_bal.cli.app import app
-from fedjax_bal.lab import verify
 from fedjax_bal.lab.schema import RunId
 
 # The second method's model is fine-tuned for its evaluation alone, the third's network has a projection.
@@ -110,7 +109,7 @@ def test_metrics_are_columns_and_a_frame_where_pandas_is_there(run, monkeypatch)
 @pytest.mark.slow
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_taken(trained, tmp_path):
     shutil.copytree(trained(*small_run.ONE), tmp_path / "run")
-    newest = max((tmp_path / "run" / "checkpoints" / "method-0-seed-0").iterdir())
+    newest = max((tmp_path / "run" / "checkpoints" / "fedavg-seed-0").iterdir())
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
@@ -372,11 +371,6 @@ def test_an_exported_program_predicts_the_same_without_the_package(finished, tmp
     file = export(finished, "--format", "stablehlo", "--method", "moon")
     assert file == finished / "exports" / "moon-seed-4.stablehlo"
     assert predict_elsewhere(file, tmp_path) == hits(finished, "moon", 4)
-    assert [(found.kind, found.damage) for found in verify(file)] == [("export", "")]
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    assert "damaged" in next(verify(file)).damage
 
 
 @pytest.mark.slow
@@ -425,20 +419,11 @@ def test_a_folder_is_enough_for_models_that_are_evaluated_as_they_are(finished, 
     with pytest.raises(ValueError, match="there are no data"):
         run.variables("my body")
     # A killed session leaves no summary.
-    for name in ("SHA256SUMS", "summary.json"):
-        (moved / name).unlink()
+    (moved / "summary.json").unlink()
     with pytest.raises(ValueError, match="there are no data"):
         load_run(moved).variables()
     monkeypatch.undo()
     jax.tree.map(np.testing.assert_array_equal, load_run(moved).variables("moon"), rebuilt["moon"].variables)
-
-
-def test_a_damaged_summary_is_not_predicted_with(run, tmp_path):
-    moved = shutil.copytree(run.path, tmp_path / "moved")
-    text = (moved / "summary.json").read_text()
-    (moved / "summary.json").write_text(text.replace('"input_dtype": "uint8"', '"input_dtype": "int32"'))
-    with pytest.raises(ValueError, match="summary.json: .*put back a copy"):
-        load_run(moved).variables()
 
 
 def read_safetensors(file):
@@ -477,12 +462,6 @@ def test_orbax_reads_what_is_exported_and_nothing_is_removed_for_it(run, tmp_pat
     wanted = run.variables()
     jax.tree.map(np.testing.assert_array_equal, found["variables"]["params"], wanted.params)
     assert found["about"]["dataset"] == "fashion_mnist_small"
-    assert [(own.kind, own.damage, own.remark) for own in verify(folder)] == [("export", "", "")]
-    tensors = max((file for file in folder.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
-    content = tensors.read_bytes()
-    tensors.write_bytes(content[: len(content) // 2] + b"\0" * 8 + content[len(content) // 2 + 8 :])
-    assert "export it again" in next(verify(folder)).damage
-    tensors.write_bytes(content)
     again = CliRunner().invoke(app, ["export", str(run.path), "--format", "orbax", "--out", str(folder)])
     assert again.exit_code == 2 and "is there already; choose another folder" in again.output
 

@@ -5,7 +5,6 @@ import small_run
 import small_sweep
 
 from fedjax_bal.lab import set_up
-from fedjax_bal.lab.schema import RunId
 from fedjax_bal.report import build, gallery
 
 OPTIONS = ("methods=[{recipe: fedavg}, {recipe: fedprox}]", "training.rounds=2", "evaluation.every=1")
@@ -31,11 +30,11 @@ def test_each_seed_runs_on_its_own_partition(both, tmp_path):
 
 
 def test_methods_share_the_partition_of_a_seed(tmp_path):
-    comparison = set_up(small_run.config(tmp_path, *OPTIONS, "partition_seeds=[3, 4]"))
-    prints = {run: comparison.fingerprint(run).tolist() for run in map(RunId, (0, 1, 0, 1), (0, 0, 1, 1))}
-    assert prints[0, 0] == prints[1, 0] != prints[0, 1] == prints[1, 1]
+    setup = set_up(small_run.config(tmp_path, *OPTIONS, "partition_seeds=[3, 4]"))
+    (first, second), (third, fourth) = ([each.tolist() for each in setup.of(seed).fingerprints] for seed in (0, 1))
+    assert first == second != third == fourth
     plain = set_up(small_run.config(tmp_path, *OPTIONS))
-    assert plain.simulation(RunId(0, 0)) is plain.simulation(RunId(0, 1))
+    assert plain.of(0) is plain.of(1)
 
 
 @pytest.mark.slow

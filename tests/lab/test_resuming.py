@@ -9,12 +9,13 @@ import pytest
 import small_run
 import yaml
 
+from fedjax_bal.config import load_config, with_convolution
 from fedjax_bal.lab import FolderError, RunFolder, Stopped
+from fedjax_bal.lab.compare import chosen_form, open_comparison
 from fedjax_bal.lab.environment import numeric_settings
 from fedjax_bal.lab.folder import RecordedExecution
 from fedjax_bal.lab.loaded_run import load_run
-from fedjax_bal.lab.recorder import Recorder, saved_template
-from fedjax_bal.lab.schema import RunId
+from fedjax_bal.lab.setup import SharedInputs
 from fedjax_bal.models import automatic
 
 METHODS = ("fedavg", "control variates")
@@ -59,19 +60,17 @@ def test_stops_before_and_after_change_nothing(trained, tmp_path):
 
 
 def test_a_run_goes_on_after_rounds_in_which_all_clients_were_absent(tmp_path):
-    config, run, folder = short(tmp_path, 7), RunId(0, 0), RunFolder(tmp_path / "run")
+    config, folder = short(tmp_path, 7), RunFolder(tmp_path / "run")
     told = {"round": 2, "test_accuracy": 0.1, "bytes_up": 9, "bytes_down": 9, "wall_s": 1.0}
     with folder.claimed(config):
-        recorder = Recorder(config, folder, print)
-        folder.write_execution(RecordedExecution(2, numeric_settings()))
-        saved = saved_template(recorder.comparison, run)
-        state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), saved.snapshot.state)
-        recorder.states[run].saved = saved
-        recorder.save(run, saved.snapshot._replace(round=3, state=state))
+        [run, _] = open_comparison(config, folder, print, SharedInputs()).runs
+        snapshot = run.simulation.state_shapes()
+        state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), snapshot.state)
+        run.save(snapshot._replace(round=3, state=state))
         folder.write_metrics([{"method": "fedavg", "seed": 0, **told}])
-        recorder = Recorder(config, folder, print)
-        recorder.resume()
-        assert recorder.states[run].round == 3
+        comparison = open_comparison(config, folder, print, SharedInputs())
+        comparison.resume(config, RecordedExecution(2, numeric_settings()))
+        assert comparison.runs[0].round == 3
 
 
 @pytest.mark.slow
@@ -88,85 +87,74 @@ def test_a_run_goes_on_with_the_devices_that_it_began_with(tmp_path):
     assert json.loads(record.read_text())["devices"] == 2
 
 
-def begin(path, config, **options):
-    """The notes of a session that begins a folder, or goes on in it, and trains nothing."""
-    notes, folder = [], RunFolder(path)
+def begin(path, *changes):
+    """Begins a folder, or resumes in it, and trains nothing; returns the form of convolution."""
+    loaded = load_config(path.parent / "small.yaml", ["model={name: tiny_bn}", "seeds=[0]", *changes])
+    form = chosen_form([loaded], [RunFolder(path)])
+    config, folder = with_convolution(loaded, form), RunFolder(path)
     with folder.claimed(config):
-        recorder = Recorder(config, folder, notes.append, **options)
-        recorder.resume()
-        Recorder(config, RunFolder(path), notes.append, recorder.inputs)
-    return notes
+        open_comparison(config, folder, print, SharedInputs()).resume(config, folder.read_execution())
+    assert yaml.safe_load((path / "config.yaml").read_text())["model"]["convolution"] == form
+    return form
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Sets whether this machine can use jaxlib's own oneDNN."""
+
+    def able(reason):
+        monkeypatch.setattr(automatic, "why_not_builtin", lambda: reason)
+        monkeypatch.setattr(automatic, "choice", lambda: ("fast" if reason else "builtin", reason))
+
+    return able
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_the_form_of_convolution_that_it_began_with_or_stops(tmp_path, monkeypatch):
-    path, config = tmp_path / "run", small_run.config(tmp_path, "model={name: tiny_bn}", "seeds=[0]")
-    form = lambda: yaml.safe_load((path / "config.yaml").read_text())["model"]["convolution"]
-    monkeypatch.setattr(automatic, "why_not_builtin", lambda: "")
-    monkeypatch.setattr(automatic, "choice", lambda: ("builtin", ""))
-    assert begin(path, config) == []
-    assert form() == "builtin"
-    assert begin(path, config) == []
-    text = (path / "config.yaml").read_text()
-    monkeypatch.setattr(automatic, "choice", lambda: ("fast", "no such CPU"))
-    with pytest.raises(FolderError, match=r"runs began with convolution=builtin, and .*: no such CPU; .*--fresh"):
-        begin(path, config)
-    assert (path / "config.yaml").read_text() == text
-    (note,) = begin(path, config, fresh=True)
-    assert note == "convolution: fast, as jaxlib's own oneDNN can't be used here: no such CPU"
-    assert form() == "fast"
-    monkeypatch.setattr(automatic, "choice", lambda: ("builtin", ""))
-    assert begin(path, config) == []
-    assert form() == "fast"
+def test_a_run_goes_on_with_the_form_of_convolution_that_it_began_with_or_stops(tmp_path, machine):
+    path = tmp_path / "run"
+    small_run.config(tmp_path)
+    machine("")
+    assert begin(path) == begin(path) == "builtin"
+    machine("no such CPU")
+    with pytest.raises(ValueError, match=r"convolution='builtin': .*: no such CPU; choose another"):
+        begin(path)
+    assert begin(tmp_path / "other") == "fast"
+    machine("")
+    assert begin(tmp_path / "other") == "fast"
+    with pytest.raises(FolderError, match=r"model.convolution: 'builtin' here, plain asked for"):
+        begin(path, "model.convolution=plain")
 
 
-def test_a_run_can_be_read_where_its_form_of_convolution_cannot_be_used(tmp_path, monkeypatch):
-    path, config = tmp_path / "run", small_run.config(tmp_path, "model={name: tiny_bn}", "seeds=[0]")
-    with monkeypatch.context() as there:
-        there.setattr(automatic, "why_not_builtin", lambda: "")
-        there.setattr(automatic, "choice", lambda: ("builtin", ""))
-        begin(path, config)
-    monkeypatch.setattr(automatic, "why_not_builtin", lambda: "no such CPU")
-    run = load_run(path)
+def test_a_run_can_be_read_where_its_form_of_convolution_cannot_be_used(tmp_path, machine):
+    small_run.config(tmp_path)
+    machine("")
+    begin(tmp_path / "run")
+    machine("no such CPU")
+    run = load_run(tmp_path / "run")
     assert run.model.name == "tiny_bn"
     assert run.config.model.convolution == "builtin"
 
 
 def test_networks_without_convolutions_ask_no_machine(tmp_path, monkeypatch):
     monkeypatch.delattr(automatic, "choice")
-    begin(tmp_path / "run", small_run.config(tmp_path, "seeds=[0]"))
-    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["model"]["convolution"] == "fast"
-
-
-def test_a_run_that_goes_on_with_other_instructions_says_so(tmp_path, monkeypatch):
-    path, config = tmp_path / "run", small_run.config(tmp_path, "seeds=[0]")
-    monkeypatch.setattr(automatic, "instruction_set", lambda: "AVX512")
-    begin(path, config)
-    assert json.loads((path / "execution.json").read_text())["instructions"] == "AVX512"
-    monkeypatch.setattr(automatic, "instruction_set", lambda: "AVX2")
-    assert begin(path, config) == ["started with AVX512, resumes with AVX2: last digits may differ"]
+    small_run.config(tmp_path)
+    assert begin(tmp_path / "run", "model={name: mlp}") == "fast"
 
 
 @pytest.mark.parametrize(
-    "text", ['{"devices": 0}', '{"devices": "2"}', '{"format": 1, "devices": 1e6, "settings": {}}', "[]", "{", None]
+    "text", ['{"devices": 0}', '{"format": 2, "cores": 4}', '{"format": 1, "devices": 2}', "[]", "{", None]
 )
 def test_a_run_whose_record_of_execution_is_damaged_or_missing_does_not_go_on(tmp_path, text):
     folder = RunFolder(tmp_path)
     assert folder.read_execution() is None
-    folder.checkpoints(0, 0).mkdir(parents=True)
-    (folder.checkpoints(0, 0) / "round-00000002.npz").touch()
+    folder.checkpoints("fedavg", 0).mkdir(parents=True)
+    (folder.checkpoints("fedavg", 0) / "round-00000002.npz").touch()
     if text is not None:
         (tmp_path / "execution.json").write_text(text)
-    with pytest.raises(FolderError, match=r"execution.json: is missing or damaged.*--fresh"):
+    with pytest.raises(FolderError, match=r"execution.json: (missing|damaged, or written by another version).*--fresh"):
         folder.read_execution()
     folder.write_execution(RecordedExecution(4, {"jax_enable_x64": "False"}))
     assert folder.read_devices() == 4
-
-
-def test_a_folder_of_another_format_is_refused(tmp_path):
-    (tmp_path / "execution.json").write_text('{"format": 2, "cores": 4}')
-    with pytest.raises(FolderError, match=r"execution.json: is of format 2, this version reads 1"):
-        RunFolder(tmp_path).read_execution()
 
 
 @pytest.mark.slow
@@ -183,5 +171,20 @@ def test_a_folder_that_is_moved_with_its_configuration_trace_and_run_goes_on(tmp
     notes = small_run.run(there / "run", moved(there, 4)).notes
     assert notes[2:] == ["fedavg, seed 0: resuming after round 2"]  # after data and training
     (there / "phones.csv").write_text("round,client\n0,1\n0,2\n0,4\n1,4\n1,5\n1,6\n")
-    with pytest.raises(ValueError, match="availability.file: .*there/phones.csv has the SHA-256"):
+    with pytest.raises(FolderError, match="was begun with other .*traces"):
         small_run.run(there / "run", moved(there, 6))
+
+
+@pytest.mark.slow
+def test_a_method_that_is_added_trains_alone(tmp_path):
+    path, one = tmp_path / "run", "{recipe: fedavg}"
+    more = "{recipe: fedprox, mu: 0.1}"
+    small_run.run(path, small_run.config(tmp_path, f"methods=[{one}]", "seeds=[0]"))
+    before = {file: file.stat().st_mtime_ns for file in path.glob("checkpoints/fedavg*/*")}
+    display = small_run.run(path, small_run.config(tmp_path, f"methods=[{more}, {one}]", "seeds=[0]"))
+    assert [step for step in display.steps if step[0] == "fedavg"] == [("fedavg", 0, 7)]
+    assert {file: file.stat().st_mtime_ns for file in path.glob("checkpoints/fedavg*/*")} == before
+    small_run.run(tmp_path / "whole", small_run.config(tmp_path, f"methods=[{more}, {one}]", "seeds=[0]"))
+    assert results(path) == results(tmp_path / "whole")
+    with pytest.raises(FolderError, match="belongs to another configuration"):
+        small_run.run(path, small_run.config(tmp_path, f"methods=[{one}]", "seeds=[0]"))

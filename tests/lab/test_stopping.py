@@ -49,7 +49,7 @@ def test_the_summary_says_what_validation_chose_and_how_clients_do(ended):
     assert run["accuracy_at_best_validation"] == best["test_accuracy"]
     for key in ("balanced_accuracy", "worst_class_accuracy", "client_accuracy_worst10", "own_accuracy"):
         assert run[key] == lines[-1][key]
-    noted = json.loads((path / "personalised" / "method-0-seed-0.json").read_text())
+    noted = json.loads((path / "personalised" / "fedavg-seed-0.json").read_text())
     assert (noted["epochs"], noted["clients"], noted["diverged"]) == (2, 10, 0)
     assert run["personalised_accuracy"] == noted["personalised_accuracy"]
     # Two classes a client: after two epochs of its own data a model knows these far better than the global one.
@@ -100,5 +100,5 @@ def test_an_interrupted_run_comes_to_the_same_end(ended, tmp_path):
     assert not (path / "personalised").exists()
     small_run.run(path, wanted)
     assert small_run.metrics(path) == small_run.metrics(ended[0])
-    ours, theirs = ((x / "personalised" / "method-0-seed-0.json").read_bytes() for x in (path, ended[0]))
+    ours, theirs = ((x / "personalised" / "fedavg-seed-0.json").read_bytes() for x in (path, ended[0]))
     assert ours == theirs

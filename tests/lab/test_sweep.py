@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 import threading
 from types import SimpleNamespace
 
@@ -10,17 +11,14 @@ import numpy as np
 import pytest
 import small_run
 from rounding import SUM
-from small_sweep import FEDAVG, carry, outcome, read_table, watch
+from small_sweep import FEDAVG, carry, describe, outcome, read_table, watch
 from small_sweep import sweep as sweep_of
 
 from fedjax_bal.engine.host import executable, stack
-from fedjax_bal.lab import FolderError, SweepFolder, loop, setup, training, verify
+from fedjax_bal.lab import FolderError, SweepFolder, loop, setup
 from fedjax_bal.lab import sweep as sweep_module
-from fedjax_bal.lab.loop import RunBatch, RunTask
-from fedjax_bal.lab.recorder import RunState
 from fedjax_bal.lab.schema import RunId
-from fedjax_bal.lab.sweep import COSTS, SweepSession
-from fedjax_bal.lab.training import StepResult
+from fedjax_bal.lab.sweep import COSTS, SweepTable
 from fedjax_bal.report.sweep_page import build_sweep
 
 AXES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}, {partition.samples_per_client: [40, 40000]}]"
@@ -62,7 +60,7 @@ def test_every_run_has_a_row_whatever_came_of_it(finished):
     assert "40000" in status[0.05, 40000, "fedavg"]["failure"]
     lost = status[1e30, 40, "fedavg"]
     assert lost["status"] == "diverged" and "round 1" in lost["failure"] and lost["final_accuracy"] is None
-    assert "6 runs" not in said and "12 runs" in said and "2 programs" in said
+    assert "12 runs at 6 points, 6 to train" in said
     table = read_table(path)
     assert [row["status"] for row in table] == [row["status"] for row in rows]
     assert list(table[0])[:2] == ["training.optimizer.learning_rate", "partition.samples_per_client"]
@@ -72,8 +70,8 @@ def test_every_run_has_a_row_whatever_came_of_it(finished):
 def test_a_kill_leaves_a_table_of_the_runs_that_are_over(watched):
     path, _, _, tables = watched
     final = read_table(path)
-    # Before each dispatch is written. Six can't be set up; of three at a time one diverges in the first dispatch, and
-    # two are done after the second.
+    # After each dispatch. Six can't be set up; of three at a time one diverges in the first dispatch, and two are done
+    # after the second, which the callbacks write later.
     assert [len(table) for table in tables] == [6, 6 + 1, 6 + 3, 6 + 4]
     assert all(row["status"] != "unfinished" for table in tables for row in table)
     key = lambda row: (row["point"], row["method"], row["seed"])
@@ -85,7 +83,7 @@ def test_a_kill_leaves_a_table_of_the_runs_that_are_over(watched):
 
 @pytest.mark.slow
 def test_a_thread_compiles_the_next_program_and_all_runs_end_in_the_same_bits(tmp_path, monkeypatch):
-    threads, compile_for_backend, open_stack = [], executable.compile_for_backend, training.open_stack
+    threads, compile_for_backend, open_stack = [], executable.compile_for_backend, loop.open_stack
     all_begun = threading.Event()
 
     def counted(lowered):
@@ -106,12 +104,12 @@ def test_a_thread_compiles_the_next_program_and_all_runs_end_in_the_same_bits(tm
         tmp_path, "sweep: [{training.batch_size: [10, 20]}, {training.optimizer.learning_rate: [0.05, 0.2]}]", FEDAVG
     )
     for name, ask, opened, place in (
-        ("ahead", training.program_of, opened_late, "compilation_0"),
+        ("ahead", loop.program_of, opened_late, "compilation_0"),
         ("alone", unable, open_stack, "MainThread"),
     ):
         monkeypatch.setattr(executable, "_PROGRAMS", executable.WeakValueDictionary())
-        monkeypatch.setattr(training, "program_of", ask)
-        monkeypatch.setattr(training, "open_stack", opened)
+        monkeypatch.setattr(loop, "program_of", ask)
+        monkeypatch.setattr(loop, "open_stack", opened)
         rows, stopped, _ = carry(plan, tmp_path / name)
         assert not stopped and [row["status"] for row in rows] == ["done"] * 4
         assert threads == [place] * 2  # one for each batch size, whoever needs it first
@@ -133,19 +131,18 @@ def test_writing_the_table_takes_a_small_share_of_the_time(monkeypatch):
     points = [SimpleNamespace(label=str(number), values={}, config=config) for number in range(400)]
     folder = SimpleNamespace(part=None, write_results=write, read_costs=dict, write_costs=lambda costs: None)
     monkeypatch.setattr(sweep_module, "time", SimpleNamespace(monotonic=lambda: now))
-    session = SweepSession(
-        SimpleNamespace(points=points), folder, None, max_batch_size=None, backend=None, verbose=False
-    )
-    recorder = SimpleNamespace(states={(0, 0): RunState("fedavg", 0)})
-    session.recorders = dict.fromkeys(range(400), recorder)
+    table = SweepTable(SimpleNamespace(points=points), folder)
+    training = SimpleNamespace(id=RunId("fedavg", 0), ended=False, failure=None, lines=[])
+    table.comparisons = {point.label: SimpleNamespace(runs=[training]) for point in points}
     for number in range(300):
-        session.setup_errors[number] = "no"
+        del table.comparisons[str(number)]
+        table.refused[str(number)] = "no"
         now += 0.1
-        session.update()
+        table.update()
     assert sizes[0] == 1 and 3 <= len(sizes) <= 5  # half a second each, of 32 seconds
     for _ in range(2):
         now += 100
-        session.update()
+        table.update()
     assert sizes[-1] == 300 and sizes.count(300) == 1
 
 
@@ -169,37 +166,35 @@ def test_a_stopped_sweep_goes_on_and_does_nothing_twice(finished, tmp_path):
     _, stopped, _ = carry(plan, path, should_stop=lambda: True)
     assert stopped
     rows, stopped, said = carry(plan, path)
-    assert not stopped and "3 runs (1 done or given up before) from" in said  # one diverged in the first dispatch
+    assert not stopped and "3 runs at 3 points, 2 to train" in said  # one diverged in the first dispatch
     figures = lambda table: [(row["status"], row["final_accuracy"], row["traffic_bytes"]) for row in table]
     known = [row for row in finished[1] if row["method"] == "fedavg" and row["partition.samples_per_client"] == 40]
     assert figures(rows) == figures(known)
     again, _, said = carry(plan, path)
-    assert "0 programs" in said and "3 done or given up before" in said
+    assert "3 runs at 3 points, 0 to train" in said
     assert figures(again) == figures(known)
 
 
 @pytest.mark.slow
 def test_points_that_a_continued_sweep_leaves_out_are_named(tmp_path):
     path, axes = tmp_path / "out", "sweep: [{{training.optimizer.learning_rate: [0.05, {}]}}]"
-    named = "earlier points that this sweep lacks: learning_rate=0.2; to have them in the table, name their values, too"
     on_page = "Earlier points of this folder that the sweep lacks, and the tables leave out: learning_rate=0.2."
     _, _, said = carry(sweep(tmp_path, axes.format(0.2), FEDAVG), path)
     assert "this sweep lacks" not in said and "the sweep lacks" not in build_sweep(path).read_text()
-    for dry_run in (True, False):
-        assert named in carry(sweep(tmp_path, axes.format(0.4), FEDAVG), path, dry_run=dry_run)[2]
+    assert "that this sweep lacks, and its table, too: 1" in carry(sweep(tmp_path, axes.format(0.4), FEDAVG), path)[2]
     assert on_page in build_sweep(path).read_text()
 
 
-def test_a_dry_run_trains_nothing(tmp_path):
-    rows, _, said = carry(sweep(tmp_path), tmp_path / "out", dry_run=True)
-    assert rows == [] and [file.name for file in (tmp_path / "out").iterdir()] == [".lock"]  # this test's own claim
-    assert "12 runs" in said and "samples_per_client=40000: left out" in said
-    assert "2 programs to compile; about 144 local steps; about " in said
-    programs = [line.strip() for line in said.splitlines() if line.startswith("  program")]
-    assert [re.sub(r"(?<=\.\d)\d* MB", " MB", line) for line in programs] == [
-        "program 1: fedavg: 3 runs of 4 rounds, 0.6 MB of state",
-        "program 2: control variates: 3 runs of 4 rounds, 7.3 MB of state",
-    ]
+def test_a_dry_run_times_two_dispatches_and_writes_nothing(tmp_path):
+    said = describe(sweep(tmp_path), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert "samples_per_client=40000: left out" in "".join(said)
+    first = next(number for number, line in enumerate(said) if line.startswith("mine: "))
+    assert said[first].startswith("mine: 12 runs at 6 points, 6 to train; about 144 local steps; about ")
+    cells = [re.split("  +", line.strip()) for line in said[first + 1 : first + 4]]
+    assert cells[0] == ["program", "methods", "runs", "together", "rounds", "state", "dispatch", "all"]
+    assert [row[:5] for row in cells[1:]] == [["1", "fedavg", "3", "3", "4"], ["2", "control variates", "3", "3", "4"]]
+    assert all(row[6].endswith(" s") and float(row[6][:-2]) > 0 for row in cells[1:])
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
@@ -225,10 +220,10 @@ def test_the_page_answers(finished):
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("results.csv", "a,b\n1,2\n", "lacks point, method"),
-        ("results.csv", "point,method,status,failure\nx\n", "rows of other lengths"),
-        ("results.csv", "point,method,status,failure\nx,y,done,\n", "lacks training"),
-        ("sweep.yaml", "sweep: 3\n", "has no list of axes"),
+        ("results.csv", "a,b\n1,2\n", "lacks the columns failure, method, p"),
+        ("results.csv", "point,method,status,failure\nx\n", "zip"),
+        ("results.csv", "point,method,status,failure\nx,y,done,\n", "lacks the columns partition.*, training"),
+        ("sweep.yaml", "sweep: 3\n", "sweep.yaml: damaged"),
         ("sweep.yaml", "sweep: [", "line 1, column 9"),
     ],
 )
@@ -250,7 +245,7 @@ def test_a_run_that_stopped_early_is_done_and_one_that_diverged_keeps_its_lines(
     assert rows[0]["stopped_early"] == rows[0]["rounds"] == 2
     lines = [small_run.metrics(folder) for folder in sorted((tmp_path / "out" / "points").iterdir())]
     again, _, said = carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
-    assert "2 done or given up before" in said
+    assert "2 runs at 2 points, 0 to train" in said
     assert again == rows
     assert [small_run.metrics(folder) for folder in sorted((tmp_path / "out" / "points").iterdir())] == lines
 
@@ -261,7 +256,7 @@ def test_more_rounds_and_seeds_come_to_the_same_bits(tmp_path):
     few, asked = ("training.rounds=3", "seeds=[0]"), ("training.rounds=4", "seeds=[0, 1]")
     carry(sweep(tmp_path, RATES, *few), tmp_path / "out")
     _, _, said = carry(sweep(tmp_path, RATES, *asked), tmp_path / "out")
-    assert "from round 3 on" in said and "12 runs (2 done or given up before)" in said  # two have diverged
+    assert "12 runs at 3 points, 10 to train" in said  # two have diverged
     carry(sweep(tmp_path, RATES, *asked), tmp_path / "at once")
     assert outcome(tmp_path / "out") == outcome(tmp_path / "at once")
     for axes, changes, differing in (
@@ -271,9 +266,8 @@ def test_more_rounds_and_seeds_come_to_the_same_bits(tmp_path):
     ):
         with pytest.raises(FolderError, match=f"(?s)holds another sweep.*{differing}"):
             carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
-    more = RATES.replace("0.05", "0.05, 0.1")
-    _, _, said = carry(sweep(tmp_path, more, *asked), tmp_path / "out", dry_run=True)
-    assert "16 runs (12 done or given up before)" in said
+    said = "".join(describe(sweep(tmp_path, RATES.replace("0.05", "0.05, 0.1"), *asked), tmp_path / "out"))
+    assert "16 runs at 4 points, 4 to train" in said
 
 
 @pytest.mark.slow
@@ -281,21 +275,20 @@ def test_three_parts_come_to_one_sweep(tmp_path):
     plan = sweep(tmp_path, "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2, 0.4]}]", FEDAVG)
     rows, _, _ = carry(plan, tmp_path / "whole", most=1)
     out = tmp_path / "parts"
-    with SweepFolder(out, (9, 9)).claimed():  # as another part, which trains meanwhile
-        labels = [[row["point"] for row in carry(plan, out, part=(number, 3), most=1)[0]] for number in (1, 2, 3)]
-        with pytest.raises(FolderError, match="another process is running in this folder"):
-            carry(plan, out)
+    labels = [[row["point"] for row in carry(plan, out, part=(number, 3), most=1)[0]] for number in (1, 2, 3)]
     every = [point.label for point in plan.points]
     assert labels == [[every[0], every[3]], [every[1]], [every[2]]]
     assert not (out / "results.csv").exists() and not (out / "SHA256SUMS").exists()
     joined, _, said = carry(plan, out, most=1)
-    assert "4 runs (4 done or given up before)" in said
+    assert "4 runs at 4 points, 0 to train" in said
     assert outcome(out) == outcome(tmp_path / "whole")
     times = ("compile_s", "client_updates_per_s", "samples_per_s", "program", "device_bytes")
     assert [{**row, **dict.fromkeys(times)} for row in joined] == [{**row, **dict.fromkeys(times)} for row in rows]
     assert all(row["client_updates_per_s"] > 0 for row in joined)
     assert [file.name for file in out.glob("costs*")] == ["costs.json"]
-    assert [own for own in verify(out) if own.damage or own.remark] == []
+    check = ["sha256sum", "--strict", "--check", "SHA256SUMS"]
+    said = subprocess.run(check, cwd=out, capture_output=True, text=True, check=True).stdout
+    assert "results.csv: OK\n" in said and "points/learning_rate=0.2/metrics.jsonl: OK\n" in said
 
 
 def test_a_point_that_another_process_trains_is_left_to_it(tmp_path):
@@ -305,7 +298,9 @@ def test_a_point_that_another_process_trains_is_left_to_it(tmp_path):
     SweepFolder(out).begin(plan.text, plan.configs)
     with SweepFolder(out).point(first.label).claimed(first.config):
         [row], stopped, _ = carry(plan, out, part=(1, 2))
+        first, second = carry(plan, out)[0]
     assert not stopped and row["status"] == "refused" and "another process is running" in row["failure"]
+    assert (first["status"], first["failure"], second["status"]) == ("refused", row["failure"], "done")
 
 
 @pytest.mark.slow
@@ -343,17 +338,16 @@ def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
     assert {(row["status"], row["failure"]) for row in rows} == {("failed", "needs 7.0 GB")}
 
 
-def test_batches_leave_no_place_idle():
-    assert loop.spread_batches(3, [20], [20]) == [9]
-    assert loop.spread_batches(4, [20, 2], [20, 2]) == [9, 2]
-    assert loop.spread_batches(3, [5], [5]) == [2]
-    assert loop.spread_batches(9, [2], [2]) == [1]
-
-
 def test_the_time_of_a_dispatch_is_shared_by_the_runs_that_were_trained():
     took = []
-    recorder = SimpleNamespace(record=lambda run, result, seconds: took.append(seconds), fail=lambda *given: None)
-    batch = RunBatch(0, tuple(RunTask(0, RunId(0, seed), None, 0, recorder) for seed in range(4)))
-    for results, failures in (({0: "result", 2: "result"}, {1: "diverged", 3: "diverged"}), ({0: "result"}, {2: "no"})):
-        loop._record(batch, StepResult(results, failures, 5, 8.0, {}, [], stopped=False), [])
+
+    class Recorded:
+        def record(self, result, seconds):
+            took.append(seconds)
+
+    for trained in (2, 1):
+        step = loop._record(
+            {Recorded(): SimpleNamespace(client_updates=3, samples=5) for _ in range(trained)}, 5, 8.0, []
+        )
+        assert (step.client_updates, step.samples) == (3 * trained, 5 * trained)
     assert took == [4.0, 4.0, 8.0]

@@ -4,7 +4,6 @@ import pytest
 import small_run
 
 from fedjax_bal.config import ConfigError, load_config
-from fedjax_bal.lab.outline import _repeated_runs
 from fedjax_bal.lab.sweep_plan import Axis, combinations, load_sweep, read_axes, short_keys
 
 RANGES = [
@@ -202,11 +201,6 @@ def test_names_on_the_command_line_stand_for_the_entries_of_the_base():
     sweep = load_sweep(None, ["lr=0.2,0.3", "methods=[fedavg,rebafl]"])
     rates = [[method.training.optimizer.learning_rate for method in point.config.methods] for point in sweep.points]
     assert rates == [[0.2, 0.03], [0.3, 0.03]]
-    first, second = _repeated_runs(sweep), _repeated_runs(load_sweep(None, ["lr=0.2,0.3", "methods=fedavg,fedprox"]))
-    assert list(second) == []
-    assert list(first) == [
-        "  rebafl: sets learning_rate=0.03 itself; the axis doesn't change it, so some of its runs are the same"
-    ]
 
 
 def test_files_on_an_axis_lie_beside_the_sweep(write, tmp_path):

@@ -7,8 +7,8 @@ import small_run
 from remembering import Remembering
 from typer.testing import CliRunner
 
+from fedjax_bal import register
 from fedjax_bal.cli import app, running
-from fedjax_bal.contrib import trackers
 from fedjax_bal.lab import RunFolder, Stopped
 
 ONE = "methods=[{recipe: fedavg}]"
@@ -41,17 +41,17 @@ def test_a_tracker_has_the_lines_of_the_metrics_over_a_stop_and_others_failures(
 
 
 def test_the_command_line_passes_trackers_on(trained, tmp_path, monkeypatch):
-    tracker, folders = Remembering("tensorboard"), []
-    monkeypatch.setattr(trackers.opening, "TRACKERS", {"tensorboard": lambda folder: folders.append(folder) or tracker})
+    tracker, folders = Remembering("mine"), []
+    register("tracker", "mine")(lambda folder: folders.append(folder) or tracker)
     monkeypatch.setattr(running, "_show", lambda *arguments: None)
     (tmp_path / "small.yaml").write_text(small_run.TEXT)
     shutil.copytree(trained(*small_run.ONE), tmp_path / "runs" / "small")
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app.app, ["run", "small.yaml", *small_run.ONE, "--plain", "--track", "tensorboard"])
+    result = CliRunner().invoke(app.app, ["run", "small.yaml", *small_run.ONE, "--plain", "--track", "mine"])
     assert result.exit_code == 0, result.output
     assert [str(folder) for folder in folders] == ["runs/small"]
     assert tracker.shown == by_run(tmp_path / "runs" / "small")
-    assert "tensorboard: nowhere to look" in result.output
+    assert "mine: nowhere to look" in result.output
     assert "track" not in (tmp_path / "runs" / "small" / "config.yaml").read_text()
 
 

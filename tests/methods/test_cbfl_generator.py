@@ -250,7 +250,7 @@ def test_noise_needs_no_batch_normalisation():
     simulation(small(generator="gaussian", gamma=10.0))
 
 
-@pytest.mark.parametrize("kind", ["shared", "per_client", "gaussian", "dcgan"])
+@pytest.mark.parametrize("kind", ["shared", "per_client", "gaussian"])
 def test_a_run_without_a_round_after_warm_up_is_refused(kind):
     late = small(generator=kind, warm_up=7)
     with pytest.raises(ValueError, match="^warm_up: .* round 7, but rounds=6, .*lower warm_up .*set rounds to 7"):

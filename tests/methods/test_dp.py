@@ -76,7 +76,6 @@ def run(recipe, model="mlp", **settings):
                 ("lade", "PriorCalibration"),
             )
         ),
-        (recipes.cbfl(1, generator="dcgan"), "mlp", "dp: received SharedDcgans, by which other clients"),
         (recipes.astraea(size=1, mediator_epochs=1), "mlp", "dp: received Augmentation, by which other clients"),
         (recipes.flcir("random"), "mlp", "dp: received ParticipatingShare, by which other clients"),
         (recipes.fedcm(), "mlp", "dp: received ClientMomentum, by which other clients"),

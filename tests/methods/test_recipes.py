@@ -118,8 +118,8 @@ def test_no_hyperparameter_is_called_like_a_section():
 OUT_OF_RANGE = """
     balancefl: temperature=0; cbfl: distillation=-1 classification=-1 generator='gan' teacher='old' learn='nothing'
     direction='both' layers='max' warm_up=-1 interval=0 iterations=2.5 generator_batch=0 generator_rate=-0.1 gamma=nan
-    width=1 latent=0 fakes=0 weight=-1 attention=None temperature=0 dcgan_iterations=-1 dcgan_pool=0 dcgan_seed=0.5
-    dcgan_seed=4294967296; ccvr: per_class=0; class_balanced: beta=1.5; climb: interval=0; creff: per_class=0;
+    width=1 latent=0 fakes=0 weight=-1 attention=None temperature=0; ccvr: per_class=0;
+    class_balanced: beta=1.5; climb: interval=0; creff: per_class=0;
     crop_flip: pad=-1 flip=1; feature_skew: rotate=400 noise=-1; fedacg: momentum=1.0; fedadagrad: tau=0.0; fedadam:
     beta_1=1.0; fedavg_ft: epochs=0 batch_size=2.5 learning_rate=nan; fedavgm: momentum=1.0 learning_rate=-1.0;
     fedbabu: fine_tune_epochs=-1 fine_tune_momentum=1.0; fedcm: alpha=0; feddecorr: weight=-1; feddisco: a=-1; feddyn:
@@ -154,8 +154,6 @@ BAD = {
     "teacher='snapshot' with generator='per_c": ("cbfl", {"generator": "per_client", "teacher": "snapshot"}),
     "projection: received 'hed'; did you mean 'head'": ("moon", {"projection": "hed"}),
     "did you mean 'fixed'": ("iwds", {"schedule": "fix"}),
-    "variant: received 'rebafl'; did you mean 'rebafl_code'": ("scaffold", {"variant": "rebafl"}),
-    "received true together with cbfl_code": ("scaffold", {"scaffold_momentum": True, "variant": "cbfl_code"}),
 }
 
 

@@ -41,7 +41,7 @@ TESTED_ELSEWHERE = {
     "update_diversity": "engine/test_identities.py",
     "personalised_accuracy": "engine/test_held_out.py",
     "dropped": "engine/test_identities.py",
-    "epsilon": "contrib/privacy/test_accountant.py",
+    "epsilon": "methods/test_accountant.py",
 }
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import AxisType, PartitionSpec
-from models import onednn
 
 from fedjax_bal.models.convolution import automatic, of_name
 
@@ -36,11 +35,9 @@ def sums(convolve, images, kernel):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("form", ["fast", "builtin", "onednn"])
+@pytest.mark.parametrize("form", ["fast", "builtin"])
 @pytest.mark.parametrize(("side", "channels", "outputs", "pad"), [(10, 32, 16, 4), (10, 16, 32, 3)])
 def test_the_last_call_is_as_right_as_the_first(side, channels, outputs, pad, form):
-    if form == "onednn":
-        onednn.needed()
     if form == "builtin" and automatic.why_not_builtin():
         pytest.skip(automatic.why_not_builtin())
     rng = np.random.default_rng(0)

@@ -51,13 +51,13 @@ def write_run(
                 "method": method, "seed": seed, "rounds": rounds, "evaluations": rounds, "final_accuracy": final,
                 "best_accuracy": final + 0.01, "last5_accuracy": final - 0.005,
                 "rounds_to_target": 8 + seed if seed < 2 else None,
-                "traffic_bytes": (2 + place % 3) * 1_000_000 * rounds, "leaks": None, "failure": None,
+                "traffic_bytes": (2 + place % 3) * 1_000_000 * rounds, "failure": None,
                 "broken_clients": None,
             })  # fmt: skip
-            matrices[place, seed] = matrix
+            matrices[method, seed] = matrix
     counts = (rng.dirichlet(np.full(classes, 0.3), clients) * 200).astype(int)
     summary = {
-        "name": "synthetic", "finished": finished, "device": "cpu: 2 cores",
+        "format": 1, "name": "synthetic", "finished": finished, "device": "cpu: 2 cores",
         "versions": {"fedjax_bal": "0.1.0", "jax": "0.10.2", "python": "3.11.7"}, "compile_s": 12.34, "wall_s": 101.0,
         "client_updates_per_s": 321.0, "samples_per_s": 16050.0, "target_accuracy": 0.6, "class_names": names,
         "command": {"plugins": [], "data_dir": None}, "batches": [],

@@ -13,8 +13,9 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from fedjax_bal.annotations import Count, NonNegative, checked
-from fedjax_bal.models import Conv, Linear, doubled_twice, enlarging, flatten
 from fedjax_bal.models import convolution as convolutions
+from fedjax_bal.models.generator import doubled_twice, enlarging
+from fedjax_bal.models.layers import Conv, Linear, flatten
 from fedjax_bal.types import Key, Model, PyTree, Variables
 from fedjax_bal.validate import whole_number
 

@@ -1,24 +1,13 @@
-"""Metrics shown in other tools: TensorBoard, Weights & Biases, or a user's tracker.
+"""TensorBoard and Weights & Biases as trackers: `--track tensorboard` and `--track wandb`.
 
-A run is recorded in `metrics.jsonl` and resumes from it. A `Tracker` shows the same lines in another tool; `Mirror`
-keeps trackers in step with the lines, even after a resume or a tracker's failure. Trackers write into the run folder
-only, and are not part of a run's identity: they can be added or left out at any time.
+They write into the run folder only, and aren't part of a run's identity: they can be added or left out at any time.
 """
 
-from fedjax_bal.contrib.trackers.mirror import Mirror
-from fedjax_bal.contrib.trackers.opening import TRACKERS, open_trackers
-from fedjax_bal.contrib.trackers.protocol import TrackedRun, Tracker, scalars, tracked_runs
 from fedjax_bal.contrib.trackers.tensorboard import TensorBoard
 from fedjax_bal.contrib.trackers.wandb import WeightsAndBiases
+from fedjax_bal.plugins import register
 
-__all__ = [
-    "TRACKERS",
-    "Mirror",
-    "TensorBoard",
-    "TrackedRun",
-    "Tracker",
-    "WeightsAndBiases",
-    "open_trackers",
-    "scalars",
-    "tracked_runs",
-]
+__all__ = ["TensorBoard", "WeightsAndBiases"]
+
+for _tracker in (TensorBoard, WeightsAndBiases):
+    register("tracker", _tracker.name)(_tracker)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_bal.contrib.trackers.protocol import TrackedRun, scalars
 from fedjax_bal.files import open_to_append, own_folder
+from fedjax_bal.lab.trackers import TrackedRun, scalars
 
 _FILES = "events.out.tfevents.*.fedjax-bal.*"
 _numbers = itertools.count()

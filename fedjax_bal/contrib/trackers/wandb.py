@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_bal.contrib.trackers.protocol import TrackedRun, scalars
 from fedjax_bal.files import own_folder, read_bytes, write_atomically
+from fedjax_bal.lab.trackers import TrackedRun, scalars
 
 _ID_FILE = "fedjax-bal-id"
 

@@ -26,7 +26,6 @@ from fedjax_bal.models.convolution.forward import depthwise
 from fedjax_bal.models.convolution.geometry import LAYOUT, Geometry, plain_convolution
 from fedjax_bal.models.convolution.rules import FORMS, keep_apart
 from fedjax_bal.models.derivatives import fast_derivative
-from fedjax_bal.models.onednn import check_built
 
 PLAIN = 'build the model with convolution="plain"'
 
@@ -113,8 +112,6 @@ def of_name(name: str) -> Callable[..., Array]:
     choices["plain"] = lax.conv_general_dilated
     if name not in choices:
         raise ValueError(f"convolution={name!r} is unknown: choose one of {', '.join(map(repr, choices))}.")
-    if name == "onednn":
-        check_built()
     if name == "builtin":
         automatic.check_builtin()
     return choices[name]

@@ -8,16 +8,13 @@ On GPUs products wait for memory, so the forms there copy as few numbers as poss
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from fedjax_bal.models.convolution import builtin, forward, gradients, onednn
+from fedjax_bal.models.convolution import builtin, forward, gradients
 from fedjax_bal.models.convolution.geometry import Geometry
-from fedjax_bal.models.normalization import XLA_REDUCTIONS, Reductions
 from fedjax_bal.target import target_platform
 
 # The limits are measured (`benchmarks/forms.py`), on CPUs only; other machines may have better ones.
@@ -169,16 +166,6 @@ def _lines_copy_less(size: Sequence[int], inputs: int, outputs: int, geometry: G
     return geometry.strides == (1, 1) and width * inputs + height * outputs < height * width * inputs
 
 
-def _where_onednn_can(piece: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that calls `piece`, of oneDNN's form, for float32 on CPUs, and `otherwise` elsewhere."""
-
-    def chosen(images: Array, *others: Any) -> Any:
-        handled = images.dtype == jnp.float32 and target_platform() == "cpu"
-        return (piece if handled else otherwise)(images, *others)
-
-    return chosen
-
-
 def _or_builtin(maps: Maps) -> Maps:
     """Replaces forms by jaxlib's oneDNN where it is faster; it processes stacked clients one after another."""
     ways = (convolve_by_builtin, convolve_by_builtin, gradient_by_builtin)
@@ -200,31 +187,11 @@ _PRODUCTS = Maps(convolve_by_products, convolve_by_products, gradient_by_product
 # Columns for the images and rows for the way back, because `gradients.of_lines` uses exactly these copies again.
 _COPIES = Maps(convolve_by_copies, functools.partial(convolve_by_copies, lines=forward.by_rows), gradient_by_copies)
 _DIRECT = Maps(forward.direct, forward.direct, gradients.direct)
-_ONEDNN = Maps(onednn.convolve, onednn.convolve, onednn.weight_gradient)
 _FAST = Form(_ALONE, _by_platform(_PRODUCTS, _COPIES, _DIRECT))
 FORMS = {
     "fast": _FAST,
     "grouped": Form(_DIRECT, _DIRECT),
     "builtin": Form(*map(_or_builtin, _FAST)),
-    "onednn": Form(*(Maps(*map(_where_onednn_can, _ONEDNN, otherwise)) for otherwise in _FAST)),
 }
 """Forms by name: the fastest of XLA's for each shape; XLA's convolution, grouped for stacked clients; the oneDNN that
-jaxlib contains; a separate build of oneDNN, an optional part (see `fedjax_bal.models.onednn`)."""
-
-
-def _with_derivative(chosen: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `chosen` with the derivatives, of any order, of `plain`, which computes the same."""
-    piece = jax.custom_jvp(chosen)
-    piece.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
-    return piece
-
-
-REDUCTIONS = {
-    "onednn": Reductions(
-        *(
-            _with_derivative(_where_onednn_can(piece, plain), plain)
-            for piece, plain in zip((onednn.moments, onednn.slopes), XLA_REDUCTIONS, strict=True)
-        )
-    )
-}
-"""The sums of batch normalisation by form; other forms use `XLA_REDUCTIONS`."""
+jaxlib contains."""

@@ -1,6 +1,5 @@
 """Trackers by name: what a user without the extra meets; and runs whose places are distinct and stay inside."""
 
-import subprocess
 import sys
 import tomllib
 import unicodedata
@@ -11,10 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from fedjax_bal import plugins
 from fedjax_bal.cli.app import app
-from fedjax_bal.contrib.trackers import TRACKERS, open_trackers, scalars
-from fedjax_bal.contrib.trackers.protocol import folder_names
+from fedjax_bal.lab.trackers import folder_names, open_trackers, scalars
 
+NAMES = ("tensorboard", "wandb")
 PRINTABLE = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), min_size=1, max_size=60)
 
 
@@ -25,7 +25,7 @@ def forget(monkeypatch, package):
         monkeypatch.delitem(sys.modules, module)
 
 
-@pytest.mark.parametrize("name", TRACKERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_missing_extra_is_named_before_anything_is_written(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     forget(monkeypatch, name)
@@ -41,6 +41,7 @@ def test_a_missing_extra_is_named_before_anything_is_written(tmp_path, monkeypat
 def test_a_folder_of_that_name_is_not_taken_for_the_package(tmp_path, monkeypatch):
     (tmp_path / "wandb").mkdir()
     forget(monkeypatch, "wandb")
+    plugins.load_plugins([plugins.TRACKERS])
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     with pytest.raises(ValueError, match=r"wandb can't be imported.*fedjax_bal\[wandb\]"):
         open_trackers(["wandb"], tmp_path)
@@ -55,16 +56,8 @@ def test_an_unknown_tracker_is_refused(tmp_path, monkeypatch):
 
 def test_every_tracker_has_an_extra_of_its_name():
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    for name in TRACKERS:
+    for name in NAMES:
         assert [entry.partition(">")[0] for entry in project["optional-dependencies"][name]] == [name]
-
-
-@pytest.mark.slow
-def test_nothing_is_imported_unless_asked_for():
-    look = "import sys, pathlib, fedjax_bal.cli.app, fedjax_bal.contrib.trackers as t; "
-    look += "t.open_trackers([], pathlib.Path('x')); "
-    look += "print([name for name in ('wandb', 'tensorboard', 'jax') if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", look], capture_output=True, text=True).stdout == "[]\n"
 
 
 def test_names_of_folders_stay_close_to_the_given_ones():

@@ -3,10 +3,10 @@
 import pytest
 
 from fedjax_bal.config import load_config
-from fedjax_bal.contrib.trackers import tracked_runs
-from fedjax_bal.contrib.trackers.tensorboard import TensorBoard
+from fedjax_bal.contrib.trackers import TensorBoard
+from fedjax_bal.lab.trackers import tracked_runs
 
-RUN = tracked_runs(load_config(None))[0, 0]
+RUN = tracked_runs(load_config(None))["fedavg", 0]
 
 
 @pytest.fixture(autouse=True)

@@ -11,23 +11,25 @@ from types import SimpleNamespace
 import pytest
 
 from fedjax_bal.config import load_config
-from fedjax_bal.contrib.trackers import Mirror, tracked_runs
-from fedjax_bal.contrib.trackers.wandb import WeightsAndBiases
+from fedjax_bal.contrib.trackers import WeightsAndBiases
+from fedjax_bal.lab.trackers import Trackers
 
 SESSION = """
 import sys
 from pathlib import Path
 from fedjax_bal.config import load_config
-from fedjax_bal.contrib.trackers import Mirror, open_trackers, tracked_runs
+from fedjax_bal.lab.trackers import Trackers, open_trackers
+from fedjax_bal.plugins import load_plugins
 
 folder, rounds, finished = Path(sys.argv[1]), [int(text) for text in sys.argv[3:]], sys.argv[2] == "finished"
 folder.mkdir(exist_ok=True)
-mirror = Mirror(open_trackers(["wandb"], folder), tracked_runs(load_config(None)), print)
+load_plugins(["fedjax_bal.contrib.trackers"])
+trackers = Trackers(open_trackers(["wandb"], folder), load_config(None), print)
 for last in rounds:
     lines = [{"round": n, "test_accuracy": n / 8, "per_class_accuracy": [n / 4, None]} for n in range(1, last + 1)]
-    for method, seed in ((0, 0), (2, 1)):  # both open at a time
-        mirror.follow(method, seed, lines, finished=finished and last == rounds[-1])
-mirror.close()
+    for method, seed in (("fedavg", 0), ("flcir", 1)):  # both open at a time
+        trackers.follow(method, seed, lines, finished=finished and last == rounds[-1])
+trackers.close()
 """
 
 
@@ -97,9 +99,9 @@ class Server:
         for variable in ("CACHE_DIR", "DATA_DIR", "ARTIFACT_DIR", "ERROR_REPORTING", "MODE"):
             monkeypatch.setenv(f"WANDB_{variable}", "online" if variable == "MODE" else "set")
         printed = []
-        mirror = Mirror([WeightsAndBiases(folder)], tracked_runs(load_config(None)), printed.append)
-        mirror.follow(0, 0, [{"round": 1}], finished=True)
-        mirror.close()
+        trackers = Trackers([WeightsAndBiases(folder)], load_config(None), printed.append)
+        trackers.follow("fedavg", 0, [{"round": 1}], finished=True)
+        trackers.close()
         return printed
 
 

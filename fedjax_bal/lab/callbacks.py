@@ -1,0 +1,49 @@
+"""Progress of a comparison on the display. Other callbacks are in `post_training`, `trackers` and `sweep`."""
+
+from fedjax_bal.engine.host import Simulation, Snapshot
+from fedjax_bal.lab.display import Progress
+from fedjax_bal.lab.loop import Batch, BuiltProgram, Callback
+from fedjax_bal.lab.run import Run
+from fedjax_bal.status import size
+
+
+class RunProgress(Callback):
+    """Shows every run of a comparison on the display."""
+
+    def __init__(self, display: Progress, *, verbose: bool) -> None:
+        self.display = display
+        self.verbose = verbose
+
+    def started(self, batch: Batch) -> None:
+        """Shows the round from which the run resumes, and that its program is being compiled."""
+        [run] = batch.runs
+        if run.round:
+            self.display.note(f"{run.title}: resuming after round {run.round}")
+        if not run.simulation.compile_s:
+            self.display.compiling(run.id)
+
+    def built(self, batch: Batch, program: BuiltProgram) -> None:
+        """Shows the run's progress before training starts."""
+        [run] = batch.runs
+        if self.verbose:
+            self.display.note(f"{run.title}: {describe_program(program)}")
+        self.recorded(run, 0.0)
+
+    def recorded(self, run: Run, clients_per_s: float) -> None:
+        """Shows the run's progress."""
+        accuracy = run.lines[-1]["test_accuracy"] if run.lines else None
+        self.display.advance(run.id, run.round, clients_per_s, accuracy)
+
+    def ended(self, run: Run, simulation: Simulation, snapshot: Snapshot) -> None:
+        """Shows that a run has stopped early."""
+        if snapshot.round < simulation.rounds:
+            self.display.ended(run.id)
+
+
+def describe_program(program: BuiltProgram) -> str:
+    """Describes a compiled program: compile time, devices and memory."""
+    layout = program.layout
+    return (
+        f"program ready after {program.compile_s:.1f} s; {layout.strategy}, {layout.width} client(s) at a time on each "
+        f"of {layout.devices} device(s); {size(program.device_bytes)} on each"
+    )

@@ -1,0 +1,371 @@
+"""A comparison: runs of several methods and seeds on one federation, in a folder or in memory."""
+
+import json
+import os
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_bal.analyses import Findings
+from fedjax_bal.config import AUTO, Config, resolved_sheet
+from fedjax_bal.engine.processes import processes
+from fedjax_bal.lab import environment, summary
+from fedjax_bal.lab.callbacks import RunProgress
+from fedjax_bal.lab.display import Progress, Unit
+from fedjax_bal.lab.errors import START_OVER, FolderError
+from fedjax_bal.lab.folder import PERSONALISED, PICTURES, RecordedExecution, RunFolder
+from fedjax_bal.lab.loop import Batch, Callback, compiled_ahead, steps_per_round, train, unfinished
+from fedjax_bal.lab.post_training import PostTraining
+from fedjax_bal.lab.run import Run, runs_of
+from fedjax_bal.lab.schema import RunId
+from fedjax_bal.lab.setup import Setup, SharedInputs, set_up
+from fedjax_bal.lab.summary import Cost, total
+from fedjax_bal.lab.training_line import training_line
+from fedjax_bal.metrics import RunHistory, summarise_run
+from fedjax_bal.models import automatic, convolves
+
+
+class MemoryFolder:
+    """Keeps a comparison's results in memory, by the methods of a `RunFolder` that a session calls.
+
+    Attributes:
+        path: a name for messages.
+        snapshots: the last saved state of each run.
+        analyses: results of analyses, by kind and run.
+        summary: the last summary.
+    """
+
+    def __init__(self, path: Path = Path("in memory")) -> None:
+        self.path = path
+        self.snapshots: dict[RunId, Any] = {}
+        self.analyses: dict[tuple[str, RunId], Any] = {}
+        self.summary: dict[str, Any] = {}
+
+    def checkpoints(self, method: str, seed: int) -> Path:
+        """Returns a folder that doesn't exist."""
+        return self.path
+
+    def save(self, method: str, seed: int, round: int, tree: Any) -> None:
+        """Keeps a run's state."""
+        self.snapshots[RunId(method, seed)] = tree
+
+    def read_summary(self) -> dict[str, Any]:
+        """Returns the summary; empty before the first session's end."""
+        return self.summary
+
+    def write_summary(self, content: Mapping[str, Any]) -> None:
+        """Keeps the summary."""
+        self.summary = dict(content)
+
+    def read_analysis(self, kind: str, method: str, seed: int) -> Any:
+        """Returns a run's results of one kind; None if there are none."""
+        return self.analyses.get((kind, RunId(method, seed)))
+
+    def read_findings(self, name: str, method: str, seed: int) -> Any:
+        """Returns what an analysis found in a run; None if it isn't done."""
+        return self.analyses.get((name, RunId(method, seed)))
+
+    def write_findings(self, name: str, method: str, seed: int, found: Findings) -> None:
+        """Keeps what an analysis found in a run."""
+        self.analyses[name, RunId(method, seed)] = found
+
+    def write_analysis(self, kind: str, method: str, seed: int, figures: Mapping[str, Any]) -> None:
+        """Keeps a run's results of one kind."""
+        self.analyses[kind, RunId(method, seed)] = figures
+
+    def write_pictures(self, method: str, seed: int, pictures: Mapping[str, np.ndarray]) -> None:
+        """Keeps a run's pictures."""
+        self.analyses[PICTURES, RunId(method, seed)] = pictures
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Returns no lines: those of this session are with its runs."""
+        return []
+
+    def _do_nothing(self, *_: Any, **__: Any) -> None:
+        """Writes a file that nothing in memory needs."""
+
+    begin = clear = clear_findings = append_metrics = write_metrics = write_confusion = write_clients = (
+        write_execution
+    ) = _do_nothing
+    finish = _do_nothing
+
+
+class Comparison:
+    """The runs of several methods and seeds, and the folder that keeps their results.
+
+    Args:
+        runs: the runs, before any training.
+        folder: the folder, already claimed; or a `MemoryFolder`.
+        note: called with messages for the user.
+        describe: returns the part of the summary that doesn't depend on the results.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        folder: RunFolder | MemoryFolder,
+        note: Callable[[str], None],
+        describe: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        self.runs = runs
+        self.folder = folder
+        self.note = note
+        self.before = folder.read_summary()  # the summary of earlier sessions
+        self._describe = describe
+        self._idle = False
+
+    def resume(
+        self, config: Config, execution: RecordedExecution | None = None, *, retry_diverged: bool = True
+    ) -> None:
+        """Loads every run from its newest checkpoint, then prepares the folder for this session.
+
+        Args:
+            config: the configuration, for `config.yaml`.
+            execution: the devices and settings of the sessions so far; None before the first.
+            retry_diverged: train a run again that diverged in an earlier session.
+
+        Raises:
+            FolderError: the folder can't resume; nothing in it is changed.
+        """
+        if not retry_diverged:
+            earlier = summary.known_runs(self.before)
+            for run in self.runs:
+                run.failure = earlier.get(run.id, {}).get("failure")
+        lines: dict[RunId, list[dict[str, Any]]] = {}
+        for line in processes().from_first(
+            self.folder.read_metrics, lambda lines: json.dumps(lines).encode(), json.loads
+        ):
+            lines.setdefault(RunId(line["method"], line["seed"]), []).append(line)
+        for run in self.runs:
+            run.lines = lines.get(run.id, [])
+            if run.failure is None:
+                run.load(run.lines)
+
+        self._idle = self.before.get("finished") is True and all(run.is_over for run in self.runs)
+        layouts = [run.simulation.setting.layout for run in self.runs]
+        now = RecordedExecution(max(layout.devices for layout in layouts), environment.numeric_settings())
+        if not self._idle:
+            self._check_execution(execution or now, now)
+        self.folder.begin(config, fresh=False)
+        if not self._idle:
+            self.folder.write_execution(now)
+        for run in self.runs:
+            self._drop_later(run)
+        self._write_metrics()
+
+    def _check_execution(self, first: RecordedExecution, now: RecordedExecution) -> None:
+        """Refuses other settings of jax than those with which the runs began; notes another number of devices."""
+        differing = environment.differing_settings(first.settings, now.settings)
+        if differing and any(run.round for run in self.runs):
+            raise FolderError(
+                f"{self.folder.path}: was begun with other settings of jax, on which its numbers depend: {differing}; "
+                f"set them as they were, or {START_OVER}"
+            )
+        if first.devices != now.devices:
+            self.note(f"started on {first.devices} device(s), resumes on {now.devices}: last digits may differ")
+
+    def rewind(self, run: Run) -> None:
+        """Resets a run to its newest checkpoint, or to its start."""
+        run.load(run.lines)
+        self._drop_later(run)
+        self._write_metrics()
+
+    def _drop_later(self, run: Run) -> None:
+        """Deletes a run's results from after its checkpoint, which an interrupted session left."""
+        if run.failure is None and not run.round:
+            self.folder.clear(*run.id, PICTURES)
+        if run.failure is None and not run.is_over:
+            self.folder.clear(*run.id, PERSONALISED)
+            self.folder.clear_findings(*run.id)
+
+    def finish(self) -> Mapping[str, Any]:
+        """Ends the session: writes metrics, results by client and the summary; returns the summary."""
+        if self._idle:
+            self.folder.finish()
+            return self.before
+        self._write_metrics()
+        trained = [run for run in self.runs if run.failure is None and run.round]
+        self.folder.write_confusion({run.id: np.asarray(run.confusion) for run in trained})
+        self.folder.write_clients(
+            summary.summarise_clients(run.id, run.simulation, np.asarray(run.client_hits))
+            for run in trained
+            if run.client_hits is not None and run.lines
+        )
+        content = self._summary()
+        self.folder.write_summary(content)
+        self.folder.finish()
+        return content
+
+    def _write_metrics(self) -> None:
+        self.folder.write_metrics([line for run in self.runs for line in run.lines])
+
+    def _summary(self) -> dict[str, Any]:
+        session = total(run.cost for run in self.runs)
+        cost = total([session, Cost.saved(self.before["cost"])]) if self.before else session
+        # Only devices and versions of sessions that trained.
+        device = self.before.get("device")
+        versions = self.before.get("versions")
+        if session.compile_s or session.train_s or not versions:
+            device = environment.with_earlier(environment.device_name(), device)
+            earlier = versions or {}
+            versions = {
+                name: environment.with_earlier(now, earlier.get(name)) for name, now in environment.versions().items()
+            }
+        return {
+            "finished": all(run.ended for run in self.runs),
+            "device": device,
+            "versions": versions,
+            "compile_s": round(cost.compile_s, 3),
+            "wall_s": round(cost.compile_s + cost.train_s, 3),
+            **cost.rates(),
+            "cost": cost._asdict(),
+            **self._describe(),
+            "runs": [self.summarise(run) for run in self.runs if run.lines or run.failure is not None],
+        }
+
+    def summarise(self, run: Run) -> dict[str, Any]:
+        """Builds a run's entry in the summary."""
+        simulation = run.simulation
+        history = RunHistory(
+            lines=run.lines,
+            rounds=simulation.rounds,
+            target=run.target,
+            stopping=run.stopping,
+            fine_tuned=self.folder.read_analysis(PERSONALISED, *run.id) or {},
+            failure=run.failure,
+            clients_per_chain=simulation.selector.chain_length,
+            copies=int(np.count_nonzero(simulation.federation.copy)),
+        )
+        figures = summarise_run(history)
+        estimates = simulation.selector.compositions
+        if estimates is not None and run.snapshot is not None:
+            counts = np.asarray(simulation.federation.class_counts)
+            figures["composition"] = summary.compare_compositions(estimates(run.snapshot.selector), counts)
+        return {**run.id._asdict(), **figures, "failure": run.failure}
+
+
+def compare(
+    comparison: Comparison, callbacks: Sequence[Callback] = (), should_stop: Callable[[], bool] = lambda: False
+) -> Mapping[str, Any]:
+    """Trains the unfinished runs of a comparison, one after another; returns the summary.
+
+    A run that diverges is recorded as failed; the others continue.
+
+    Raises:
+        Stopped: `should_stop`, which is called between dispatches, returned True.
+    """
+    try:
+        # Runs aren't stacked here, because most methods have different programs.
+        batches = [Batch((run,)) for run in unfinished(comparison.runs, callbacks)]
+        with compiled_ahead(batches):
+            for batch in batches:
+                train(batch, callbacks, should_stop)
+    finally:
+        content = comparison.finish()
+    return content
+
+
+def open_comparison(
+    config: Config,
+    folder: RunFolder | MemoryFolder,
+    note: Callable[[str], None],
+    inputs: SharedInputs,
+    *,
+    fresh: bool = False,
+) -> Comparison:
+    """Sets up the comparison of a configuration; changes nothing in the folder unless `fresh`, which empties it."""
+    setup = set_up(config, inputs)
+    # For the message about a process whose data differ.
+    data = {
+        f"images, labels and partition of {method.name}": digest.tobytes().hex()[:12]
+        for method, digest in zip(config.methods, setup.fingerprints, strict=True)
+    }
+    processes().agree(data)
+    if fresh:
+        folder.begin(config, fresh=True)
+    runs = runs_of(config, setup, folder, note)
+    for run in runs:
+        run.simulation.scratch = folder.path if folder.path.is_dir() else None
+    return Comparison(runs, folder, note, lambda: _describe(config, setup, inputs))
+
+
+def _describe(config: Config, setup: Setup, inputs: SharedInputs) -> dict[str, Any]:
+    """Returns the part of the summary about the configuration and its data."""
+    return {
+        "name": config.name,
+        "command": environment.command_options(config, inputs.data_dir),
+        "target_accuracy": config.evaluation.target_accuracy,
+        "class_names": list(setup.dataset.class_names),
+        "partitions": summary.summarise_partitions(setup),
+        "batches": summary.summarise_batches(config, setup.simulations),
+    }
+
+
+def run_comparison(
+    config: Config,
+    folder: RunFolder | MemoryFolder,
+    display: Progress,
+    should_stop: Callable[[], bool],
+    *,
+    callbacks: Sequence[Callback] = (),
+    verbose: bool = False,
+    data_dir: str | os.PathLike | None = None,
+    devices: str | int | None = None,
+    execution: RecordedExecution | None = None,
+    fresh: bool = False,
+) -> Mapping[str, Any]:
+    """Trains the unfinished runs of a configuration; returns the summary, which is also saved.
+
+    Args:
+        config: the configuration, with a chosen form of convolution.
+        folder: its run folder, already claimed.
+        display: the progress display.
+        should_stop: called between dispatches; True ends the session.
+        callbacks: further callbacks, such as trackers.
+        verbose: shows each compiled program, too.
+        data_dir: the folder with the data set's files, unless they are embedded.
+        devices: number of devices that share the work; overrides the configuration unless None.
+        execution: the devices and settings with which the folder's runs began; None before the first session.
+        fresh: start over, regardless of the folder's content.
+
+    Raises:
+        Stopped: `should_stop` returned True.
+    """
+    inputs = SharedInputs(data_dir, devices, execution and execution.devices)
+    comparison = open_comparison(config, folder, display.note, inputs, fresh=fresh)
+    for line in (*inputs.data_lines(), f"training: {training_line(resolved_sheet(config))}"):
+        display.note(line)
+    comparison.resume(config, execution)
+    units: dict[Hashable, Unit] = {
+        run.id: Unit(run.title, run.simulation.rounds, run.id.method, steps_per_round(run.simulation))
+        for run in comparison.runs
+    }
+    methods = len(config.methods)
+    seeds = len(config.seeds)
+    rounds = sum(unit.rounds for unit in units.values())
+    count = f"{methods} method{'s' * (methods > 1)} x {seeds} seed{'s' * (seeds > 1)}"
+    display.start(units, headline=f"{count}, {rounds} rounds in all, into {folder.path}")
+    shown = RunProgress(display, verbose=verbose)
+    try:
+        return compare(
+            comparison, [shown, PostTraining(), *callbacks], lambda: processes().any(should_stop())
+        )  # the user may stop any process
+    finally:
+        display.stop()
+
+
+def chosen_form(configs: Iterable[Config], folders: Iterable[RunFolder] = ()) -> str:
+    """Returns the form of convolution for `auto`: that of the runs in a folder, else the one for this machine.
+
+    It is chosen once, before a configuration is written or compared; from then on it is a form like any other.
+
+    Args:
+        configs: the configurations of a run or of a sweep's points.
+        folders: the folders in which they may resume.
+    """
+    models = {method.model.name for config in configs for method in config.methods if method.model.convolution == AUTO}
+    if not any(map(convolves, models)):
+        return "fast"  # no difference
+    return next(filter(None, (folder.initial_form() for folder in folders)), None) or automatic.form()
