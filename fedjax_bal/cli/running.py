@@ -102,6 +102,7 @@ def run(
     """
     with messages():
         from fedjax_bal.config import is_sweep, load_config
+        from fedjax_bal.lab import load_sweep
 
         if quiet and verbose:
             raise ValueError("--quiet: received together with --verbose; give one of them")
@@ -113,10 +114,12 @@ def run(
             args.refuse_options(reason, fresh=fresh, track=track, distributed=distributed, **several_processes)
             if engine != "ray":
                 args.refuse_options("is for --engine ray", address=address)
-            run_sweep(file, changes, settings, together, args.parse_part(part), engine or "local", address)
+            run_sweep(load_sweep(file, changes), settings, together, args.parse_part(part), engine or "local", address)
         else:
             reason = "is for a sweep, but no key has several values (such as lr=0.01,0.1)"
             args.refuse_options(reason, together=together, part=part, engine=engine, address=address)
+            if dry_run:
+                args.refuse_options("isn't needed for --dry-run", distributed=distributed)
             place = process_place(distributed, **several_processes, environment=os.environ)
             run_comparison(load_config(file, changes), settings, place, fresh=fresh, track=track or ())
 
@@ -135,8 +138,6 @@ def run_comparison(
 
     devices = settings.devices
     if place is not None:
-        if settings.dry_run:
-            raise ValueError("--dry-run: received together with --distributed; leave that out: one process is enough")
         # Which process writes, and what its folder holds, is known only after the processes have joined.
         args.split_cpu_for([config], devices or args.most_devices([config]))
     with contextlib.ExitStack() as session:
@@ -225,8 +226,7 @@ def next_folder(name: str, conflict: Callable[[Path], str], *, shown: bool = Tru
 
 
 def run_sweep(
-    file: str | None,
-    changes: list[str],
+    plan: Any,
     settings: Settings,
     together: int | None,
     part: tuple[int, int] | None,
@@ -236,8 +236,7 @@ def run_sweep(
     """Starts or resumes a sweep, or one part of it, and shows its results.
 
     Args:
-        file: the configuration; None for the quickstart.
-        changes: changes to it, and axes.
+        plan: the sweep.
         settings: the options shared with comparisons.
         together: maximum number of runs per batch; None for as many as fit into memory.
         part: number of the part, from 1, and number of parts; None for the whole sweep.
@@ -249,7 +248,6 @@ def run_sweep(
     """
     from fedjax_bal import lab
 
-    plan = lab.load_sweep(file, changes)
     conflict = lambda path: lab.SweepFolder(path).conflict(plan.text, plan.configs)
     folder = lab.SweepFolder(settings.out or next_folder(plan.name, conflict), part)
     devices = settings.devices
