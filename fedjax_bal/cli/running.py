@@ -34,7 +34,7 @@ class Settings(NamedTuple):
         dry_run: print the plan instead of training.
         plain: print lines instead of a live display.
         quiet: print only the result and errors.
-        verbose: also print the plan, placement and memory.
+        verbose: also print placement, compile times and memory.
     """
 
     out: Path | None
@@ -58,7 +58,7 @@ def run(
     plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of a live display.")] = False,
     quiet: args.Quiet = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also print the plan, placement, compile times and memory.")
+        bool, typer.Option("--verbose", "-v", help="Also print placement, compile times and memory.")
     ] = False,
     plugin: args.Plugins = None,
     fresh: Annotated[bool, _comparison_option("--fresh", help="Start over in a folder of this configuration.")] = False,
@@ -102,6 +102,7 @@ def run(
     """
     with messages():
         from fedjax_bal.config import is_sweep, load_config
+        from fedjax_bal.lab import load_sweep
         from fedjax_bal.plugins import TRACKERS, load_plugins
 
         if quiet and verbose:
@@ -115,7 +116,7 @@ def run(
             args.refuse_options(reason, fresh=fresh, track=track, distributed=distributed, **several_processes)
             if engine != "ray":
                 args.refuse_options("is for --engine ray", address=address)
-            run_sweep(file, changes, settings, together, args.parse_part(part), engine or "local", address)
+            run_sweep(load_sweep(file, changes), settings, together, args.parse_part(part), engine or "local", address)
         else:
             reason = "is for a sweep, but no key has several values (such as lr=0.01,0.1)"
             args.refuse_options(reason, together=together, part=part, engine=engine, address=address)
@@ -253,8 +254,7 @@ def next_folder(name: str, conflict: Callable[[Path], str], *, shown: bool = Tru
 
 
 def run_sweep(
-    file: str | None,
-    changes: list[str],
+    plan: Any,
     settings: Settings,
     together: int | None,
     part: tuple[int, int] | None,
@@ -264,8 +264,7 @@ def run_sweep(
     """Starts or resumes a sweep, or one part of it, and shows its results.
 
     Args:
-        file: the configuration; None for the quickstart.
-        changes: changes to it, and axes.
+        plan: the sweep.
         settings: the options shared with comparisons.
         together: maximum number of runs per batch; None for as many as fit into memory.
         part: number of the part, from 1, and number of parts; None for the whole sweep.
@@ -277,7 +276,6 @@ def run_sweep(
     """
     from fedjax_bal import lab
 
-    plan = lab.load_sweep(file, changes)
     form = lambda path: lab.chosen_form(plan.configs.values(), lab.SweepFolder(path).points())
     conflict = lambda path: lab.SweepFolder(path).conflict(plan.text, plan.with_convolution(form(path)).configs)
     path = settings.out or next_folder(plan.name, conflict)
