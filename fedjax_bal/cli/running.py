@@ -34,7 +34,7 @@ class Settings(NamedTuple):
         dry_run: print the plan instead of training.
         plain: print lines instead of a live display.
         quiet: print only the result and errors.
-        verbose: also print placement, compile times and memory.
+        verbose: also print the plan, placement, compile times and memory.
     """
 
     out: Path | None
@@ -58,7 +58,7 @@ def run(
     plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of a live display.")] = False,
     quiet: args.Quiet = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also print placement, compile times and memory.")
+        bool, typer.Option("--verbose", "-v", help="Also print the plan, placement, compile times and memory.")
     ] = False,
     plugin: args.Plugins = None,
     fresh: Annotated[bool, _comparison_option("--fresh", help="Start over in a folder of this configuration.")] = False,
@@ -159,8 +159,8 @@ def run_comparison(
         if settings.dry_run:
             inputs = lab.SharedInputs(settings.data_dir, devices, execution and execution.devices, plan=True)
             plan = lab.Sweep(config.name, (), (lab.Point("", {}, config),), "")
-            action = "start over" if fresh else "resume" if folder.exists() else "begin"
-            _describe(plan, {"": None if fresh else folder}, inputs, 1, f"would {action} in {folder.path}")
+            action = "be written to" if not folder.exists() else "start over in" if fresh else "resume in"
+            _describe(plan, {"": None if fresh else folder}, inputs, 1, f"  would {action} {folder.path}")
             return
         console = progress_console(quiet=settings.quiet or not first)
         display = lab.Progress(console, plain=settings.plain)
@@ -205,7 +205,7 @@ def _choose_folder(config: Any, out: Path | None, taken: Mapping[Path, str], *, 
     form = lambda path: chosen_form([config], [RunFolder(path)])
     conflict = lambda path: taken.get(path) or RunFolder(path).conflict(with_convolution(config, form(path)))
     path = out or next_folder(config.name, conflict, shown=first)
-    agreed = processes().from_first(lambda: form(path), str.encode, bytes.decode)
+    agreed = processes().from_first(lambda: form(path))
     return RunFolder(path, first=first), with_convolution(config, agreed)
 
 
@@ -290,7 +290,9 @@ def run_sweep(
         rest = plan.part(part)
         folders = {point.label: folder.point(point.label) for point in rest.points}
         inputs = lab.SharedInputs(settings.data_dir, devices, initial, plan=True)
-        _describe(rest, folders, inputs, together, f"would {'resume' if folder.exists() else 'begin'} in {path}")
+        _describe(
+            rest, folders, inputs, together, f"  would {'resume in' if folder.exists() else 'be written to'} {path}"
+        )
         return
 
     console = progress_console(quiet=settings.quiet)

@@ -1,6 +1,5 @@
 """A comparison: runs of several methods and seeds on one federation, in a folder or in memory."""
 
-import json
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,8 @@ from fedjax_bal.lab.callbacks import RunProgress
 from fedjax_bal.lab.display import Progress, Unit
 from fedjax_bal.lab.errors import START_OVER, FolderError
 from fedjax_bal.lab.folder import PERSONALISED, PICTURES, RecordedExecution, RunFolder
-from fedjax_bal.lab.loop import Batch, Callback, compiled_ahead, steps_per_round, train, unfinished
+from fedjax_bal.lab.loop import Batch, Callback, batch_runs, compiled_ahead, steps_per_round, train, unfinished
+from fedjax_bal.lab.outline import outline
 from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.run import Run, runs_of
 from fedjax_bal.lab.schema import RunId
@@ -134,9 +134,7 @@ class Comparison:
             for run in self.runs:
                 run.failure = earlier.get(run.id, {}).get("failure")
         lines: dict[RunId, list[dict[str, Any]]] = {}
-        for line in processes().from_first(
-            self.folder.read_metrics, lambda lines: json.dumps(lines).encode(), json.loads
-        ):
+        for line in processes().from_first(self.folder.read_metrics):
             lines.setdefault(RunId(line["method"], line["seed"]), []).append(line)
         for run in self.runs:
             run.lines = lines.get(run.id, [])
@@ -347,11 +345,13 @@ def run_comparison(
     rounds = sum(unit.rounds for unit in units.values())
     count = f"{methods} method{'s' * (methods > 1)} x {seeds} seed{'s' * (seeds > 1)}"
     display.start(units, headline=f"{count}, {rounds} rounds in all, into {folder.path}")
-    shown = RunProgress(display, verbose=verbose)
+    callbacks = [RunProgress(display, verbose=verbose), PostTraining(), *callbacks]
+    if verbose:
+        left = [run for run in comparison.runs if not run.is_over]
+        for line in outline(config.name, len(comparison.runs), batch_runs(left, 1)):
+            display.note(line)
     try:
-        return compare(
-            comparison, [shown, PostTraining(), *callbacks], lambda: processes().any(should_stop())
-        )  # the user may stop any process
+        return compare(comparison, callbacks, lambda: processes().any(should_stop()))  # the user may stop any process
     finally:
         display.stop()
 

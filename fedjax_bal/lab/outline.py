@@ -24,20 +24,18 @@ _LONGEST_NAMES = 40  # characters
 _COMPILING = 200_000_000  # bytes that XLA's compiler and the figures of a page take, as measured
 
 
-def outline(sweep: Sweep, batches: Sequence[Batch], left: int, *, timed: bool = False) -> Iterator[str]:
-    """Describes a sweep, or a run, which is a sweep of one point: a line, then a table of its programs.
+def outline(name: str, runs: int, batches: Sequence[Batch], *, timed: bool = False) -> Iterator[str]:
+    """Describes what is left to do: a line, then a table of the programs.
 
     Args:
-        sweep: the sweep.
+        name: of the comparison or sweep.
+        runs: number of its runs.
         batches: the batches to train.
-        left: number of unfinished runs.
         timed: compile each program, and time two of its dispatches.
     """
-    runs = sum(len(point.config.methods) * len(point.config.seeds) for point in sweep.points)
-    points = f" at {len(sweep.points)} points" if sweep.axes else ""
-    unfinished = [run for batch in batches for run in batch.runs]
-    steps = sum((run.simulation.rounds - run.round) * steps_per_round(run.simulation) for run in unfinished)
-    yield f"{sweep.name}: {runs} runs{points}, {left} to train; about {steps:,.0f} local steps; {_memory(batches)}"
+    left = [run for batch in batches for run in batch.runs]
+    steps = sum((run.simulation.rounds - run.round) * steps_per_round(run.simulation) for run in left)
+    yield f"{name}: {runs} runs, {len(left)} to train; about {steps:,.0f} local steps; {_memory(batches)}"
     programs: dict[int, list[Batch]] = {}
     for batch in batches:
         programs.setdefault(batch.program, []).append(batch)
@@ -115,9 +113,9 @@ def dry_run(
                 raise
             yield f"{point.label}: left out: {error}"
     batches = batch_runs(runs, most)
-    yield from outline(sweep, batches, len(runs), timed=not inputs.assumed)
-    yield from inputs.data_lines()
-    yield f"training: {training_line(resolved_sheet(sweep.points[0].config), sweep.values)}"
+    yield from outline(sweep.name, sweep.runs, batches, timed=not inputs.assumed)
+    yield from (f"  {line}" for line in inputs.data_lines())
+    yield f"  training: {training_line(resolved_sheet(sweep.points[0].config), sweep.values)}"
 
 
 def _unfinished(

@@ -6,7 +6,6 @@ rounds, and its last confusion matrix. A checkpoint holds all of it but the line
 
 import dataclasses
 import hashlib
-import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -198,38 +197,39 @@ class Run:
             FolderError: all checkpoints are damaged, or one can't be read, or belongs to another run, other data or
                 another state.
         """
-        wanted = self._template()
+        found = processes().from_first(lambda: _read_newest(self.folder, self.id, self.identity, self.note))
+        if found is None:
+            return None
+        file, arrays = found
+        # The fingerprint is checked before the state: with other data its shapes may differ.
+        if not np.array_equal(arrays.get(checkpoint.FINGERPRINT, ()), self.fingerprint):
+            raise FolderError(
+                f"{self.folder.path}: was begun with other images, labels, class names, owners of images, partition, "
+                "traces or initial weights than those that are read now, and nothing in it is touched; pass the same "
+                "--data-dir as then and leave the files that the configuration names as they were, or "
+                f"{START_OVER}"
+            )
+        saved = _fitted(file, arrays, self._template(arrays.get(".snapshot.asked")))
+        return saved._replace(snapshot=saved.snapshot._replace(round=int(saved.snapshot.round)))
 
-        def use(file: Path, arrays: Mapping[str, np.ndarray]) -> SavedRun:
-            # The fingerprint is checked before the state: with other data its shapes may differ.
-            if not np.array_equal(arrays.get(checkpoint.FINGERPRINT, ()), self.fingerprint):
-                raise FolderError(
-                    f"{self.folder.path}: was begun with other images, labels, class names, owners of images, "
-                    "partition, traces or initial weights than those that are read now, and nothing in it is touched; "
-                    "pass the same --data-dir as then and leave the files that the configuration names as they were, "
-                    f"or {START_OVER}"
-                )
-            return _fitted(file, arrays, _with_rows_of(wanted, arrays))
+    def _template(self, asked: np.ndarray | None = None) -> SavedRun:
+        """Returns the shapes of the run's checkpoint, with zeros for counts of an evaluation.
 
-        def decode(content: bytes) -> SavedRun | None:
-            if not content:
-                return None
-            arrays = checkpoint.read(io.BytesIO(content))
-            return checkpoint.fit(arrays, _with_rows_of(wanted, arrays))
-
-        read = lambda: _read_newest(self.folder, self.id, self.identity, self.note, use)
-        encode = lambda saved: b"" if saved is None else checkpoint.encode(saved)
-        saved = processes().from_first(read, encode, decode)
-        return saved and saved._replace(snapshot=saved.snapshot._replace(round=int(saved.snapshot.round)))
-
-    def _template(self) -> SavedRun:
-        """Returns the shapes that the run's checkpoint must have, and zeros for counts of an evaluation."""
+        It holds the memories of the clients that were asked to train; without `asked`, of all clients.
+        """
         simulation = self.simulation
         classes = simulation.setting.model.num_classes
         matrix = np.zeros((classes, classes), np.int32)
         tested = simulation.federation.tests is not None
         hits = np.zeros(client_hits_shape(simulation.federation), np.int32) if tested else None
-        return SavedRun(simulation.state_shapes(), matrix, self.fingerprint, self.identity, hits)
+        snapshot = simulation.state_shapes()
+        if asked is not None and asked.dtype == bool and asked.shape == snapshot.asked.shape:
+            rows = memory_rows(asked)
+            saved = lambda leaf: jax.ShapeDtypeStruct((len(rows), *leaf.shape[1:]), leaf.dtype)
+            if rows is not None:
+                memory = jax.tree.map(saved, snapshot.state.memory)
+                snapshot = snapshot._replace(state=snapshot.state._replace(memory=memory))
+        return SavedRun(snapshot, matrix, self.fingerprint, self.identity, hits)
 
 
 def runs_of(config: Config, setup: Setup, folder: Any, note: Callable[[str], None]) -> list[Run]:
@@ -272,28 +272,24 @@ def load_variables(
 
     Raises the same errors as `Run.load_checkpoint`, but can't tell whether the data have changed.
     """
+    id = RunId(config.methods[index].name, seed)
+    found = _read_newest(folder, id, run_identity(config, index, seed), note)
+    if found is None:
+        return None
     # The names of a checkpoint's arrays are those of the fields, so a template with nothing else selects these two.
+    file, arrays = found
+    starts = (".snapshot.round", ".snapshot.state.variables")
     nothing: Any = None
     state = State(shapes, nothing, nothing, nothing)
     wanted = SavedRun(Snapshot(np.int64(0), state, nothing, nothing, nothing), nothing, nothing, nothing)
-    starts = (".snapshot.round", ".snapshot.state.variables")
-
-    def use(file: Path, arrays: Mapping[str, np.ndarray]) -> SavedRun:
-        return _fitted(file, {name: array for name, array in arrays.items() if name.startswith(starts)}, wanted)
-
-    id = RunId(config.methods[index].name, seed)
-    saved = _read_newest(folder, id, run_identity(config, index, seed), note, use)
-    return None if saved is None else (int(saved.snapshot.round), saved.snapshot.state.variables)
+    saved = _fitted(file, {name: array for name, array in arrays.items() if name.startswith(starts)}, wanted)
+    return int(saved.snapshot.round), saved.snapshot.state.variables
 
 
 def _read_newest(
-    folder: Any,
-    id: RunId,
-    identity: np.ndarray,
-    note: Callable[[str], None],
-    use: Callable[[Path, Mapping[str, np.ndarray]], SavedRun],
-) -> SavedRun | None:
-    """Returns what `use` makes of the arrays of a run's newest undamaged checkpoint; None if there is none."""
+    folder: Any, id: RunId, identity: np.ndarray, note: Callable[[str], None]
+) -> tuple[Path, Mapping[str, np.ndarray]] | None:
+    """Reads a run's newest undamaged checkpoint: the file and its arrays by name; None if there is none."""
     damages: list[str] = []
     with reading(folder.checkpoints(*id)):
         files = checkpoint.generations(folder.checkpoints(*id))
@@ -308,25 +304,12 @@ def _read_newest(
             raise FolderError(f"{error}; resume with the version that wrote it, or {START_OVER}") from error
         if not np.array_equal(arrays.get(checkpoint.OWNER, ()), identity):
             raise FolderError(f"{file}: belongs to another run; move it away, or {START_OVER}")
-        saved = use(file, arrays)
         for text in damages:
             note(text)
-        return saved
+        return file, arrays
     if files:
         raise FolderError(f"{files[0].parent}: every checkpoint is damaged; put back a copy of one, or {START_OVER}")
     return None
-
-
-def _with_rows_of(wanted: SavedRun, arrays: Mapping[str, np.ndarray]) -> SavedRun:
-    """Returns the template for a checkpoint, which holds the memory of clients that were asked to train."""
-    asked = arrays.get(".snapshot.asked")
-    if asked is None or asked.dtype != bool or asked.shape != wanted.snapshot.asked.shape:
-        return wanted  # which doesn't fit, as the message says
-    rows = memory_rows(asked)
-    state = wanted.snapshot.state
-    saved = lambda leaf: leaf if rows is None else jax.ShapeDtypeStruct((len(rows), *leaf.shape[1:]), leaf.dtype)
-    state = state._replace(memory=jax.tree.map(saved, state.memory))
-    return wanted._replace(snapshot=wanted.snapshot._replace(state=state))
 
 
 def _fitted(file: Path, arrays: Mapping[str, np.ndarray], wanted: SavedRun) -> SavedRun:

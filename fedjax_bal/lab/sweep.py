@@ -270,7 +270,7 @@ def run_sweep(
         runs = _open_points(table, inputs, claims, display.note, callbacks)
         batches = [] if only_table else batch_runs(runs, most)
         for line in (
-            *outline(sweep, batches, len(runs)),
+            *outline(sweep.name, sweep.runs, batches),
             *inputs.data_lines(),
             f"training: {training_line(resolved_sheet(sweep.points[0].config), sweep.values)}",
         ):

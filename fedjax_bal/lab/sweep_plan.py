@@ -191,6 +191,11 @@ class Sweep(NamedTuple):
         return {point.label: point.config for point in self.points}
 
     @property
+    def runs(self) -> int:
+        """The number of runs."""
+        return sum(len(point.config.methods) * len(point.config.seeds) for point in self.points)
+
+    @property
     def values(self) -> dict[str, list[Any]]:
         """The values of the points, by swept key."""
         values: dict[str, list[Any]] = {}

@@ -93,6 +93,7 @@ def test_run_writes_everything_and_says_where(here, monkeypatch):
     (here / "small.yaml").write_text(small_run.TEXT)
     result = invoke("run", "small.yaml", "--plain", "--verbose")  # whose programs `trained` has, too
     assert result.exit_code == 0, result.output
+    assert re.search(r"^  2 +control variates +2 +1 +7 ", result.output, re.MULTILINE)
     assert re.search(r"fedavg, seeds? .*: program ready after [\d.]+ s; .* on each of \d+ device\(s\)", result.output)
     used = "fashion_mnist_small, trained on 400 of 10,000 rows and 10 clients (scheme=pathological, clients=10, "
     assert result.output.startswith(f"data: {used}")
@@ -130,7 +131,7 @@ def test_run_writes_everything_and_says_where(here, monkeypatch):
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
     lines = invoke("run", "small.yaml", "seeds=[0, 1, 2]", "--dry-run").output.splitlines()
     assert lines[0].startswith("small: 6 runs, 2 to train; about ")
-    assert lines[-1] == "would resume in runs/small"
+    assert lines[-1] == "  would resume in runs/small"
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
 
 
@@ -150,7 +151,7 @@ def test_configurations_of_one_name_that_start_at_once_take_folders_of_their_own
 def test_a_dry_run_leaves_no_folder(here):
     (here / "small.yaml").write_text(small_run.TEXT)
     result = invoke("run", "small.yaml", "methods=[fedavg]", "--dry-run")
-    assert result.exit_code == 0 and result.output.endswith("\nwould begin in runs/small\n")
+    assert result.exit_code == 0 and result.output.endswith("\n  would be written to runs/small\n")
     assert [file.name for file in here.iterdir()] == ["small.yaml"]
     refused = invoke("run", "small.yaml", "--dry-run", "--out", "small.yaml")
     assert refused.exit_code == 2 and "can't be written (not a directory)" in refused.output
@@ -357,7 +358,7 @@ def test_an_address_is_for_ray(here):
 def test_run_takes_a_sweep_s_configurations(here):
     (here / "small.yaml").write_text(small_run.TEXT)
     (here / "grid.yaml").write_text("base: small.yaml\nsweep: [{training.rounds: [1, 2]}]\n")
-    memory = re.compile(r"about [\d.]+ [MG]B of memory|[\d.]+ (s|MB)")  # this process's, which grows; and times
+    memory = re.compile(r"about [\d.]+ [MG]B of memory|[\d.e-]+ (s|MB)")  # this process's, which grows; and times
     plans = [
         " ".join(memory.sub("", invoke(command, *arguments, "--dry-run").output).split())
         for arguments in (["grid.yaml"], ["small.yaml", "rounds=1,2", "name=grid"])

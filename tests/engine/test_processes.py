@@ -68,7 +68,7 @@ def test_all_have_what_the_first_makes(together, content):
         made.append(1)
         return list(content)
 
-    assert together(lambda group: group.from_first(make, bytes, list)) == [list(content)] * 3
+    assert together(lambda group: group.from_first(make)) == [list(content)] * 3
     assert made == [1]
 
 
@@ -79,4 +79,4 @@ def test_a_process_without_others_waits_for_none(monkeypatch):
         (0, 1), True, ["ready"], False, 3,
     )  # fmt: skip
     assert alone.agree({"data": "any"}) is None
-    assert alone.from_first(lambda: "value", pytest.fail, pytest.fail) == "value"
+    assert alone.from_first(lambda: "value") == "value"

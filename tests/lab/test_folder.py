@@ -153,9 +153,10 @@ def test_the_lock_of_a_killed_process_does_not_keep_others_out(tmp_path):
     code = f"""
 import time
 from pathlib import Path
-from fedjax_bal.config import load_config
+from fedjax_bal.config import load_config, with_convolution
 from fedjax_bal.lab import RunFolder
-with RunFolder(Path({str(path)!r})).claimed(load_config({str(tmp_path / "small.yaml")!r})):
+config = with_convolution(load_config({str(tmp_path / "small.yaml")!r}), "fast")
+with RunFolder(Path({str(path)!r})).claimed(config):
     Path({str(tmp_path / "locked")!r}).touch()
     time.sleep(300)
 """

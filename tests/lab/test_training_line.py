@@ -81,5 +81,5 @@ def test_it_stands_beside_the_data_before_training(tmp_path, monkeypatch):
     for command, ending in (("run", "sgd 0.05"), ("sweep", "sgd 0.1/0.2")):
         axis = ["lr=0.1,0.2"] * (command == "sweep")
         lines = CliRunner().invoke(app, [command, *data, *axis, "--dry-run"]).output.splitlines()
-        (place,) = (place for place, line in enumerate(lines) if line.startswith("training: 1 round, "))
-        assert lines[place - 1].startswith("data: synthetic, ") and lines[place].endswith(ending)
+        (place,) = (place for place, line in enumerate(lines) if line.startswith("  training: 1 round, "))
+        assert lines[place - 1].startswith("  data: synthetic, ") and lines[place].endswith(ending)
