@@ -364,7 +364,7 @@ def test_run_takes_a_sweep_s_configurations(here):
         for arguments in (["grid.yaml"], ["small.yaml", "rounds=1,2", "name=grid"])
         for command in ("run", "sweep")
     ]
-    assert plans[0] == plans[1] == plans[2] == plans[3] and "8 runs at 2 points" in plans[0]
+    assert plans[0] == plans[1] == plans[2] == plans[3] and plans[0].startswith("grid: 8 runs, ")
     result = invoke("bench", "grid.yaml")
     assert result.exit_code == 2
     wanted = "fedjax-bal: grid.yaml: has the key `sweep`, so it is a sweep: use `fedjax-bal sweep grid.yaml`\n"
