@@ -21,6 +21,7 @@ from fedjax_bal.config import builtin_configs, load_config
 from fedjax_bal.lab import load_sweep
 from fedjax_bal.lab.sweep import COSTS
 from fedjax_bal.metrics import METRICS
+from fedjax_bal.plugins import load_plugins
 
 pytestmark = pytest.mark.slow
 
@@ -74,6 +75,10 @@ def run_blocks(text):
 
 def run_command(words):
     if "DIR" in words:  # data that the tests don't have
+        if "--plugin" in words:
+            place = words.index("--plugin")
+            load_plugins([words[place + 1]])
+            words = words[:place] + words[place + 2 :]
         kept = [word for word in words[1:] if word not in ("--data-dir", "DIR", "--dry-run")]
         (load_sweep if words[0] == "sweep" else load_config)(kept[0], kept[1:])
         return

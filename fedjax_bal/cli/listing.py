@@ -24,6 +24,7 @@ KINDS = {
     "partitions": "how rows are distributed over clients",
     "datasets": "images and tables (see also fedjax-bal data list)",
     "metrics": "what is measured",
+    "analyses": "of trained models, by plug-ins",
     "optimizers": "for clients and the server",
     "schedules": "of learning rates",
     "availability": "which clients can be selected",
@@ -195,6 +196,7 @@ def describe_name(kind: str, name: str) -> str:
 def _registries() -> dict[str, tuple[Mapping[str, Callable[..., Any]], tuple[str, ...]]]:
     """Returns the kinds that are functions: their registry, and the parameters that a configuration doesn't set."""
     from fedjax_bal import selection
+    from fedjax_bal.analyses import ANALYSES
     from fedjax_bal.data import FROM_DATASET, SCHEMES
     from fedjax_bal.recipes import RECIPES
 
@@ -202,6 +204,7 @@ def _registries() -> dict[str, tuple[Mapping[str, Callable[..., Any]], tuple[str
         "recipes": (RECIPES, ()),
         "selectors": (selection.SELECTORS, ("clients_per_round", *selection.FROM_FEDERATION)),
         "partitions": (SCHEMES, ("rng", "labels", "num_clients", *FROM_DATASET)),
+        "analyses": (ANALYSES, ()),
         "availability": (selection.AVAILABILITY, ()),
         "delivery": (selection.DELIVERY, ()),
         "speeds": (selection.SPEEDS, ()),

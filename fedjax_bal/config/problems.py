@@ -62,12 +62,12 @@ def nearest_choices(value: Any, allowed: Iterable[str], also: Mapping[str, str] 
         >>> nearest_choices("LAD", ["dirichlet"], {"lda": "dirichlet"})
         "did you mean 'lda' (dirichlet)? allowed: dirichlet"
         >>> nearest_choices("mine", map(str, range(70)), kind="recipes")
-        'your own needs --plugin FILE; `fedjax-bal list recipes` has the others'
+        "a plug-in's needs --plugin FILE_OR_MODULE; `fedjax-bal list recipes` has the others"
     """
     names = sorted(allowed)
     near = suggestion(value, names, also)
     listed = not kind or len(names) <= _MOST_LISTED
-    own = "your own needs --plugin FILE" if kind in _FROM_PLUGINS and value and not near else ""
+    own = "a plug-in's needs --plugin FILE_OR_MODULE" if kind in _FROM_PLUGINS and value and not near else ""
     if listed:
         texts = [f"{near} allowed: {', '.join(names) or 'nothing'}".strip(), own]
     else:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.analyses import Findings
+from fedjax_bal.analyses import ANALYSES, Findings
 from fedjax_bal.config import (
     AUTO_FORMS,
     Config,
@@ -382,9 +382,10 @@ class RunFolder(OutputFolder):
             return labels, tuple(map(int, config["seeds"]))
 
     def unknown_metrics(self) -> set[str]:
-        """Names the recorded metrics that reports leave out, because their plug-in isn't loaded."""
+        """Names the recorded metrics and analyses that reports leave out, because their plug-in isn't loaded."""
         entries = [*self.read_metrics(), *self.read_summary().get("runs", ())]
-        return {key for entry in entries for key in entry} - {*METRICS, *COLUMNS}
+        analyses = {folder.name for folder in self.path.glob("analyses/*")}
+        return ({key for entry in entries for key in entry} - {*METRICS, *COLUMNS}) | (analyses - ANALYSES.keys())
 
     def export_file(self, name: str) -> Path:
         """Returns the path of an exported model in the folder; `fresh` doesn't delete exports."""

@@ -239,6 +239,7 @@ _LISTED = {
     "partitions": "dirichlet",
     "datasets": "cifar10",
     "metrics": "of each evaluated round, in nats",
+    "analyses": "",  # those of plug-ins alone
     "optimizers": "takes momentum=0.0, nesterov=false",
     "schedules": "takes every, factor=0.1",
     "availability": "clustered",

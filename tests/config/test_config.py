@@ -354,7 +354,7 @@ def test_differences_name_the_keys():
         ("methods.1.label=fedavg", ["methods.1.label: received 'fedavg', already the label of methods.0; give one of"]),
         ("methods.1.label=''", ["methods.1.label: received '', must be printable text of 1 to 60 characters"]),
         ("methods.0.recipe=[]", ["methods.0.recipe: received [], must be a name or a list of names"]),
-        ("methods.0.recipe=[fedavg, 3]", ["methods.0.recipe.1.name: received 3; your own needs"]),
+        ("methods.0.recipe=[fedavg, 3]", ["methods.0.recipe.1.name: received 3; a plug-in's needs"]),
         ("methods.0.recipe=[{name: fedprox, nu: 1}]", ["methods.0.recipe.0.nu: unknown key; recipe fedprox takes: mu"]),
         ("methods.0.recipe=[scaffold, scaffold]", ["methods.0.recipe: received ['scaffold', 'scaffold']: combine: "]),
         ("methods.1.training.optimizer.momentum=2", ["methods.1.training.optimizer.momentum: received 2, must be a"]),
