@@ -92,7 +92,9 @@ def split_arguments(arguments: Sequence[str] | None) -> tuple[str | None, list[s
             f"command line: received {len(paths)} files ({', '.join(paths)}); give one configuration, "
             "and changes to it as key=value"
         )
-    return (paths[0] if paths else None), [argument for argument in arguments or () if is_change(argument)]
+    # YAML is UTF-8, whatever encoding the locale gave the arguments.
+    changes = [os.fsencode(text).decode(errors="surrogateescape") for text in arguments or () if is_change(text)]
+    return (paths[0] if paths else None), changes
 
 
 def parse_names(texts: Sequence[str] | None) -> dict[str, str]:
