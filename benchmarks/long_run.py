@@ -149,7 +149,7 @@ def many_lines(work: Path, count: int) -> dict:
 
 
 def many_points(work: Path, count: int) -> dict:
-    """Measures a sweep that is killed half way, two repetitions of its command, its page and its verification."""
+    """Measures a sweep that is killed half way, two repetitions of its command, and its page."""
     (work / "points.yaml").write_text(POINTS.replace("COUNT", str(count // 20)))
     out = work / "out"
     train = ["sweep", str(work / "points.yaml"), "--out", str(out), "--together", "100", "--plain"]
@@ -160,7 +160,6 @@ def many_points(work: Path, count: int) -> dict:
         "resumed": cost_of(train),
         "nothing_left": cost_of(train),
         "page": cost_of(["report", str(out)]),
-        "verify": cost_of(["verify", str(out)]),
         "bytes_of_table": (out / "results.csv").stat().st_size,
         "bytes_of_page": (out / "sweep.html").stat().st_size,
     }

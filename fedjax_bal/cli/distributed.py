@@ -58,22 +58,20 @@ def process_place(
     """
     given = {"--coordinator": coordinator, "--process-id": process_id, "--processes": processes}
     if not distributed:
-        stray = [name for name, value in given.items() if value is not None]
-        if stray:
-            raise ValueError(f"{stray[0]}: received without --distributed; give both")
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(f"{name}: received without --distributed; give both")
         return None
-    named = [
-        (variable, environment.get(variable)) if value is None else (flag, value)
-        for variable, (flag, value) in zip((COORDINATOR, PROCESS_ID, PROCESSES), given.items(), strict=True)
-    ]
-    (name, address), *numbers = named
+    variables = dict(zip(given, (COORDINATOR, PROCESS_ID, PROCESSES), strict=True))
+    values = {name: environment.get(variables[name]) if value is None else value for name, value in given.items()}
+    address = values.pop("--coordinator")
     host, _, port = str(address or "").rpartition(":")
     if address is not None and (not host or not port.isdecimal() or not 0 < int(port) < 2**16):
-        raise ValueError(f"{name}: received {address!r}, must be HOST:PORT, such as 10.0.0.1:4321")
-    for name, value in numbers:
+        raise ValueError(f"--coordinator: received {address!r}, must be HOST:PORT, such as 10.0.0.1:4321")
+    for name, value in values.items():
         if value is not None and not str(value).isdecimal():
-            raise ValueError(f"{name}: received {value!r}, must be an integer; {_HOW}")
-    index, count = (None if value is None else int(value) for _, value in numbers)
+            raise ValueError(f"{name}, {variables[name]}: received {value!r}, must be an integer; {_HOW}")
+    index, count = (None if value is None else int(value) for value in values.values())
     if (count is not None and count < 2) or (index is not None and not 0 <= index < (count or 2**31)):
         raise ValueError(f"--distributed: received process {index} of {count}; there are at least 2, numbered from 0")
     return ProcessPlace(None if address is None else str(address), index, count)
@@ -107,24 +105,22 @@ def joined_processes(
     from jax.errors import JaxRuntimeError
 
     jax.config.update("jax_enable_preemption_service", False)  # otherwise SIGTERM would no longer end this process
-    options: dict[str, Any] = {}
-    if place.address is not None and place.address.rpartition(":")[0] in _LOOPBACK:
-        # Listens on all interfaces, because a host may not know the name that others use for it.
-        options["coordinator_bind_address"] = place.address
-    if place.address is not None and place.index == 0:
-        _check_port(place.address)
-    number = "" if place.index is None else f" {place.index} of {place.count or 'several'}"
-    where = place.address or "the address that jax found"
-    complain(f"process{number}: waiting at most {_JOIN_S} s for the others at {where}")
+    address = place.address
+    bound = None
+    if address is not None and address.rpartition(":")[0] in _LOOPBACK:
+        bound = address  # else it listens on all interfaces, as a host may not know the name that others use for it
+    if address is not None and place.index == 0:
+        _check_port(address)
+    complain(f"waiting at most {_JOIN_S} s for the other processes at {address or 'the address that jax has found'}")
     try:
         jax.distributed.initialize(
-            place.address,
+            address,
             num_processes=place.count,
             process_id=place.index,
             initialization_timeout=_JOIN_S,
             heartbeat_timeout_seconds=_HEARTBEAT_S,
             shutdown_timeout_seconds=_SHUTDOWN_S,
-            **options,
+            coordinator_bind_address=bound,
         )
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"--distributed: {error}: {_HOW}") from error

@@ -305,6 +305,7 @@ def run_sweep(
                 raise ValueError("--devices: received all, but with --engine ray each part has its own: give a number")
             devices = devices or initial or args.most_devices(configs)
             with folder.claimed():
+                folder.check_owner(plan.text, plan.configs)
                 folder.begin(plan.text, plan.configs)
             where: Any = {"form": agreed, "address": address, "devices": devices}
             try:

@@ -51,4 +51,5 @@ def _with_copies(folder: Path, value: Any) -> Any:
 
 def _copy_name(file: str) -> str:
     # In a subfolder, because files of different folders may have the same name, which belongs to a run's identity.
-    return f"{FILE_COPIES}/{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}/{os.path.basename(file)}"
+    digest = hashlib.sha256(file.encode(errors="surrogateescape")).hexdigest()
+    return f"{FILE_COPIES}/{digest[:8]}/{os.path.basename(file)}"

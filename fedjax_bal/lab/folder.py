@@ -32,7 +32,7 @@ from fedjax_bal.lab.copies import FILE_COPIES, PLUGIN_COPIES, copied_files, copi
 from fedjax_bal.lab.csv_text import as_csv, read_csv
 from fedjax_bal.lab.errors import CHOOSE_ANOTHER, START_OVER, FolderError, reading, writing
 from fedjax_bal.lab.output_folder import SUMS, OutputFolder
-from fedjax_bal.lab.schema import Partition, RunClients, RunRecord
+from fedjax_bal.lab.schema import Partition, RunClients, RunRecord, unwritten_summary
 from fedjax_bal.metrics import METRICS, TEXT
 from fedjax_bal.plugins import COLUMNS
 
@@ -408,12 +408,8 @@ class RunFolder(OutputFolder):
             within = next(iter(sorted(self.path.glob(f"*/{_CONFIG}"))), Path("runs", "quickstart", _CONFIG)).parent
             raise FolderError(f"{self.path}: holds no run or sweep; give the folder that one wrote, such as {within}")
         config, text = self.read_sheet()
-        summary = self.read_summary()
-        if not summary:
-            raise FolderError(
-                f"{self.path / _SUMMARY}: missing: the run's first session is still running, or was killed. A session "
-                "writes it when it ends, also by Ctrl-C; after a kill the same command resumes"
-            )
+        lines = self.read_metrics()
+        summary = self.read_summary() or unwritten_summary(config, lines)
         cells = self._read_arrays(_CONFUSION)
         pictures: dict[str, dict[str, np.ndarray]] = {}
         findings: dict[str, dict[str, Findings]] = {}
@@ -429,7 +425,7 @@ class RunFolder(OutputFolder):
         return RunRecord(
             config,
             text,
-            self.read_metrics(),
+            lines,
             summary,
             {method: arrays for method, arrays in pictures.items() if arrays},
             self.read_clients(),

@@ -39,8 +39,7 @@ def outline(name: str, runs: int, batches: Sequence[Batch], *, timed: bool = Fal
     programs: dict[int, list[Batch]] = {}
     for batch in batches:
         programs.setdefault(batch.program, []).append(batch)
-    headings = ("program", "methods", "runs", "together", "rounds", "state", *(("dispatch", "all") if timed else ()))
-    rows = [headings]
+    rows = [["program", "methods", "runs", "together", "rounds", "state", *(["dispatch", "all"] if timed else [])]]
     for number, of_program in programs.items():
         largest = max(of_program, key=lambda batch: len(batch.runs))
         row = [str(number + 1), method_names(*of_program), str(sum(len(batch.runs) for batch in of_program))]
@@ -49,7 +48,7 @@ def outline(name: str, runs: int, batches: Sequence[Batch], *, timed: bool = Fal
             seconds = _seconds_per_dispatch(largest)
             dispatches = -(-(largest.rounds - largest.runs[0].round) // largest.runs[0].simulation.rounds_per_dispatch)
             row += [f"{seconds:.2g} s", duration(seconds * dispatches * len(of_program))]
-        rows.append(tuple(row))
+        rows.append(row)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows if batches else ():
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

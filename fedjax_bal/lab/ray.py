@@ -167,6 +167,7 @@ def _environment() -> dict[str, str]:
 def _connected(address: str | None) -> Iterator[Any]:
     """Connects to a Ray cluster; yields the module `ray`. Raises ValueError if there is none."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_COLOR_PREFIX", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # by default workers have the lowest priority on their machine
     try:
         ray = importlib.import_module("ray")

@@ -225,8 +225,9 @@ class Run:
         snapshot = simulation.state_shapes()
         if asked is not None and asked.dtype == bool and asked.shape == snapshot.asked.shape:
             rows = memory_rows(asked)
-            saved = lambda leaf: jax.ShapeDtypeStruct((len(rows), *leaf.shape[1:]), leaf.dtype)
             if rows is not None:
+                count = len(rows)
+                saved = lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype)
                 memory = jax.tree.map(saved, snapshot.state.memory)
                 snapshot = snapshot._replace(state=snapshot.state._replace(memory=memory))
         return SavedRun(snapshot, matrix, self.fingerprint, self.identity, hits)

@@ -107,3 +107,21 @@ class RunRecord(NamedTuple):
     clients: Sequence[RunClients] = ()
     # Of each method's first seed, by analysis and method.
     findings: Mapping[str, Mapping[str, Findings]] = MappingProxyType({})
+
+
+def unwritten_summary(config: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the summary of a first session that hasn't ended: without results, and with numbers as class names."""
+    classes = max((len(line.get("per_class_accuracy") or ()) for line in lines), default=0)
+    return {
+        "name": str(config.get("name")),
+        "finished": False,
+        "target_accuracy": (config.get("evaluation") or {}).get("target_accuracy"),
+        "class_names": [str(number) for number in range(classes)],
+        "command": None,
+        "device": None,
+        "versions": {},
+        **dict.fromkeys(("compile_s", "wall_s", "client_updates_per_s", "samples_per_s")),
+        "partitions": [],
+        "batches": [],
+        "runs": [],
+    }

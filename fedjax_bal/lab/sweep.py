@@ -174,7 +174,7 @@ class SweepTable(Callback):
 
     def _write(self, runs: Sequence[tuple[SweepRun, Run | None]]) -> list[dict[str, Any]]:
         """Writes and returns the rows of runs, including earlier sessions' costs."""
-        costs = self.folder.read_costs()
+        costs: dict[tuple[str, str, int], dict[str, Any]] = self.folder.read_costs()
         for batch, (program, cost) in self._costs.items():
             figures = {
                 "program": batch.program + 1,
@@ -183,12 +183,12 @@ class SweepTable(Callback):
                 **{name: rate or 0.0 for name, rate in cost.rates().items()},
                 "device_bytes": program.device_bytes,
             }
-            costs |= {tuple(self.name(run)): figures for run in batch.runs}
+            costs |= {self.name(run): figures for run in batch.runs}
         self.folder.write_costs(costs)
         values = {point.label: point.values for point in self.sweep.points}
         rows = []
         for name, run in runs:
-            figures = costs.get(tuple(name), {})
+            figures = costs.get(name, {})
             rows.append(
                 self._row(name, run, values[name.point]) | {key: figures[key] for key in COSTS if key in figures}
             )
@@ -254,6 +254,7 @@ def run_sweep(
     Returns:
         The rows of the table, and whether the user stopped the sweep.
     """
+    folder.check_owner(sweep.text, sweep.configs)
     folder.begin(sweep.text, sweep.configs)
     others = folder.other_points(sweep.configs)
     sweep = sweep.part(folder.part)

@@ -44,7 +44,7 @@ def test_a_killed_sweep_comes_to_the_same_table(tmp_path):
     undisturbed, killed = results(whole.out), whole.beside("killed")
     assert [row["status"] for row in undisturbed["results.csv"]] == ["done", "done"]
     # Within the second run's last checkpoint: the first one is done then.
-    place = "learning_rate=0.2/checkpoints/fedavg-seed-0/.round-00000002"
+    place = "learning_rate=0.2/checkpoints/scaffold-seed-0/.round-00000002"
     how = iter([{"fault": {"kind": "kill", "of": place, "at": 2, "stage": "middle"}}])
     assert killing.kill_until_done(killed, how, 1, undisturbed) == (1, 1, 1, ())
 

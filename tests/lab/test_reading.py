@@ -49,11 +49,17 @@ def test_not_a_number_is_read_as_undefined(folder):
     ]
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "summary.json"])
-def test_a_missing_file_is_named(folder, name):
-    (folder / name).unlink()
-    with pytest.raises(FolderError, match=rf"{name}: missing"):
+def test_a_missing_configuration_is_named(folder):
+    (folder / "config.yaml").unlink()
+    with pytest.raises(FolderError, match=r"config.yaml: missing"):
         RunFolder(folder).read()
+
+
+def test_a_first_session_that_has_not_ended_can_be_read(folder):
+    (folder / "summary.json").unlink()
+    run = RunFolder(folder).read()
+    assert (len(run.lines), run.summary["runs"], run.summary["finished"]) == (18, [], False)
+    assert run.summary["class_names"] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize(

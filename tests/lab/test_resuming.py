@@ -121,7 +121,7 @@ def test_a_run_goes_on_with_the_form_of_convolution_that_it_began_with_or_stops(
     assert begin(tmp_path / "other") == "fast"
     machine("")
     assert begin(tmp_path / "other") == "fast"
-    with pytest.raises(FolderError, match=r"model.convolution: 'builtin' here, plain asked for"):
+    with pytest.raises(FolderError, match=r"model.convolution: 'builtin' here, 'plain' asked for"):
         begin(path, "model.convolution=plain")
 
 
