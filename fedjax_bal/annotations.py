@@ -7,14 +7,15 @@ their values as annotations; all are read from signatures and checked here.
 import dataclasses
 import functools
 import inspect
+import itertools
 import math
 import operator
 import os
+import re
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
-import docstring_parser
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import (
@@ -259,8 +260,15 @@ def parse_argument_docs(thing: Any) -> dict[str, str]:
         >>> parse_argument_docs(parameters)["function"]
         'a function or a class.'
     """
-    parsed = docstring_parser.parse(inspect.getdoc(thing) or "", docstring_parser.DocstringStyle.GOOGLE)
-    return {entry.arg_name: " ".join((entry.description or "").split()) for entry in parsed.params}
+    _, _, block = re.sub(r"^Attributes:$", "Args:", inspect.getdoc(thing) or "", flags=re.M).partition("\nArgs:\n")
+    texts: dict[str, str] = {}
+    for line in itertools.takewhile(lambda line: not line or line.startswith(" "), block.splitlines()):
+        entry = re.match(r" {4}(\w+): (.*)", line)
+        if entry:
+            texts[entry[1]] = entry[2]
+        elif texts:
+            texts[list(texts)[-1]] += " " + line.strip()
+    return {name: text.strip() for name, text in texts.items()}
 
 
 def describe(annotation: Any, value: Any = None) -> str:
