@@ -14,7 +14,6 @@ import inspect
 import os
 import re
 import sys
-import traceback
 from collections.abc import Callable, Collection, Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -24,7 +23,7 @@ import numpy as np
 
 from fedjax_bal.annotations import parameters, signature
 from fedjax_bal.config import KEYS_OF_METHODS, Sections
-from fedjax_bal.registry import PLUGINS, Plugin, PluginError, format_error
+from fedjax_bal.registry import PLUGINS, Plugin, PluginError, error_line, format_error
 from fedjax_bal.validate import is_number, one_of
 
 T = TypeVar("T")
@@ -138,8 +137,7 @@ def plugin_sources(names: Collection[str]) -> dict[str, Path]:
 
     Plug-ins loaded as modules aren't among them.
     """
-    files = [Path(target) for target in _loaded if os.sep in target]
-    sources = [file.parent if file.name == "__init__.py" else file for file in files]
+    sources = [_source(Path(target)) for target in _loaded if os.sep in target]
     return {source.name: source for source in sources if _module_name(source).removeprefix(_PREFIX) in names}
 
 
@@ -151,44 +149,39 @@ def plugin_copies(names: Collection[str]) -> dict[str, bytes]:
 
 
 def _load(target: str, named: str) -> None:
-    file = _file(target, named)
+    # A bare name is a module if there is one, else a file or a folder.
+    module = target.partition(".")[0]
+    spec = importlib.util.find_spec(module) if module.isidentifier() and not target.endswith(".py") else None
+    if spec is not None and spec.origin is not None:
+        file = None
+        source = _source(Path(spec.origin))
+    else:
+        # Functions of os.path accept any text; those of pathlib raise errors for a null character or a long name.
+        path = os.path.join(target, "__init__.py") if os.path.isdir(target) else target
+        if not os.path.isfile(path) or not path.endswith(".py"):
+            raise PluginError(
+                f"{named}: there is no Python file or module {target!r:.200}; give a file, the folder of a package, or "
+                "an installed module"
+            )
+        file = Path(os.path.realpath(path))
+        source = _source(file)
     key = str(file or target)
     if key in _loaded:
         return
     try:
-        importlib.import_module(target) if file is None else _execute(file, named)
+        importlib.import_module(target) if file is None else _execute(file, source)
     except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == target.partition(".")[0] and file is None:
-            raise PluginError(f"{named}: there is no such file, nor a module of that name; give ./FILE.py") from error
-        raise PluginError(f"{named}: {_line_at_import(error, file)}{format_error(error)}") from error
+        line = error_line(error, [source])
+        raise PluginError(f"{named}: {line and f'{line}: '}{format_error(error)}") from error
     _loaded[key] = None
 
 
-def _file(target: str, named: str) -> Path | None:
-    """Returns a plug-in's file, `__init__.py` for the folder of a package; None for the name of a module."""
-    path, wanted = Path(target), "a plug-in is a Python file, the folder of a package, or a module"
-    if not target.strip() or target == "__main__":
-        raise PluginError(f"{named}: received {target!r}; {wanted}")
-    # os.path also accepts names that are too long for a file, or contain a null character.
-    if len(path.parts) == 1 and path.suffix != ".py" and not target.startswith("."):
-        spec = importlib.util.find_spec(target.partition(".")[0])
-        if (spec and spec.origin) or not os.path.exists(path):
-            return None
-    file = Path(os.path.realpath(path / "__init__.py" if os.path.isdir(path) else path))  # a loop of links is no file
-    if not os.path.isfile(file) or file.suffix != ".py":
-        raise PluginError(f"{named}: there is no Python file {file!s:.200}; {wanted}")
-    return file
-
-
-def _execute(file: Path, named: str) -> None:
+def _execute(file: Path, source: Path) -> None:
     """Imports a file under a prefixed module name."""
-    package = file.name == "__init__.py"
-    source = file.parent if package else file
     name = _module_name(source)
-    loaded = sys.modules.get(name)
-    if loaded is not None:
-        raise ValueError(f"there is another plug-in of this name, {loaded.__file__}; rename one of them")
-    folders = [str(source)] if package else None
+    if name in sys.modules:
+        raise ValueError(f"there is another plug-in of this name, {sys.modules[name].__file__}; rename one of them")
+    folders = [str(source)] if source != file else None
     spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=folders)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     try:
@@ -199,19 +192,13 @@ def _execute(file: Path, named: str) -> None:
         raise
 
 
+def _source(file: Path) -> Path:
+    """Returns the file of a module, or the folder of a package."""
+    return file.parent if file.name == "__init__.py" else file
+
+
 def _module_name(source: Path) -> str:
     return _PREFIX + source.stem.replace(".", "_")
-
-
-def _line_at_import(error: BaseException, file: Path | None) -> str:
-    """Returns the line at which the import of a plug-in failed, preferably in its own file."""
-    if isinstance(error, SyntaxError):
-        return f"{error.filename}, line {error.lineno}: "
-    here = ("<frozen", str(Path(__file__).parent), importlib.__file__)
-    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    others = [line for line in lines if not line[0].startswith(here)]
-    inside = [line for line in others if file is not None and Path(line[0]).is_relative_to(file.parent)]
-    return "{}, line {}: ".format(*(inside or others)[-1]) if others else ""
 
 
 def _plugin_of(module: str) -> Plugin:
@@ -224,8 +211,7 @@ def _plugin_of(module: str) -> Plugin:
     elif file is None:
         plugin = Plugin(top.__name__, None, "interactive")
     else:
-        path = Path(file).resolve()
-        source = path.parent if hasattr(top, "__path__") else path
+        source = _source(Path(file).resolve())
         name = source.stem if top.__name__ == "__main__" else top.__name__.removeprefix(_PREFIX)
         plugin = Plugin(name, source, _digest(source))
     PLUGINS[plugin.name] = plugin
@@ -242,22 +228,11 @@ def _digest(source: Path) -> str:
 
 
 def _files(source: Path) -> list[Path]:
-    """Returns a plug-in's Python files: of a package all regular ones, but none of what else may lie in its folder.
-
-    Hidden folders and files, environments and caches are left out, and links to folders aren't followed.
-    """
+    """Returns a plug-in's Python files: of a package all but hidden ones; links to folders aren't followed."""
     if not source.is_dir():
         return [source]
-    files: list[Path] = []
-    for folder, inner, names in os.walk(source):
-        inner[:] = [name for name in inner if not _is_foreign(Path(folder, name))]
-        files += [Path(folder, name) for name in names if name.endswith(".py") and not name.startswith(".")]
-    return sorted(file for file in files if file.is_file())  # no dead link, pipe or device
-
-
-def _is_foreign(folder: Path) -> bool:
-    environment = (folder / "pyvenv.cfg").exists() or (folder / "conda-meta").exists()
-    return environment or folder.name.startswith(".") or folder.name in ("__pycache__", "node_modules")
+    files = [file for file in source.rglob("*.py") if file.is_file()]  # no dead link, pipe or device
+    return sorted(file for file in files if not any(part[0] == "." for part in file.relative_to(source).parts))
 
 
 def _recipe(name: str, function: Any) -> Any:

@@ -1,9 +1,8 @@
 """Registries: the names that a configuration can use, and the plug-ins that added them."""
 
 import contextlib
-import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -75,36 +74,30 @@ class Registry(Mapping[str, T]):
 
 
 @contextlib.contextmanager
-def plugin_errors(used: Iterable[object] = ()) -> Iterator[None]:
-    """Converts an error raised by a plug-in's code to a `PluginError` that names the file and the line.
-
-    A result of the wrong shape is only noticed later, in code of the package: such an error is attributed to the
-    plug-ins' parts among those `used`.
-    """
+def plugin_errors() -> Iterator[None]:
+    """Converts an error raised in a plug-in's code to a `PluginError` that names the file and the line."""
     try:
         yield
     except (PluginError, MemoryError):
         raise
     except Exception as error:
-        # Find the innermost line of a plug-in through which the error, or its cause, passed.
-        line = ""
-        cause: BaseException | None = error
-        while cause is not None and PLUGINS:
-            for frame, number in traceback.walk_tb(cause.__traceback__):
-                file = Path(frame.f_code.co_filename).resolve()
-                line = f"{file}, line {number}" if _in_plugin(file) else line
-            cause = cause.__cause__
+        line = error_line(error, [plugin.source for plugin in PLUGINS.values() if plugin.source])
         if line:
             raise PluginError(f"{line}: {format_error(error)}") from error
+        raise
 
-        kinds = dict.fromkeys(type(part) for part in used)
-        files = {kind: getattr(sys.modules.get(kind.__module__), "__file__", None) for kind in kinds}
-        theirs = [f"{file}, {kind.__qualname__}" for kind, file in files.items() if file and _in_plugin(Path(file))]
-        if not theirs or isinstance(error, ValueError | RuntimeError | OSError):
-            raise
-        text = " ".join(format_error(error).split())
-        rule = f"a method returns what doesn't fit, which fedjax_bal.check_part names: {text}"
-        raise PluginError(f"{', '.join(theirs)}: {rule}") from error
+
+def error_line(error: BaseException, sources: Collection[Path]) -> str:
+    """Returns the innermost line of these files and folders through which an error, or its cause, passed."""
+    line = ""
+    cause: BaseException | None = error
+    while cause is not None and sources:
+        for frame, number in traceback.walk_tb(cause.__traceback__):
+            file = Path(frame.f_code.co_filename).resolve()
+            if any(source in (file, *file.parents) for source in sources):
+                line = f"{file}, line {number}"
+        cause = cause.__cause__
+    return line
 
 
 def format_error(error: BaseException) -> str:
@@ -112,8 +105,3 @@ def format_error(error: BaseException) -> str:
     text = str(error) or "no message"
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("----")]
     return "\n".join([text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}", *notes])
-
-
-def _in_plugin(file: Path) -> bool:
-    sources = [plugin.source for plugin in PLUGINS.values() if plugin.source]
-    return any(file.resolve() == source or source in file.resolve().parents for source in sources)

@@ -1,11 +1,6 @@
 """Durations and sizes as people read them, and a status line on standard error."""
 
-import contextlib
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from types import TracebackType
 
 _WIDTH = 79
 
@@ -57,9 +52,7 @@ class StatusLine:
     def __enter__(self) -> "StatusLine":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.clear()
 
     def show(self, text: str) -> None:
@@ -73,23 +66,3 @@ class StatusLine:
         if self._written:
             print(f"\r{'':{_WIDTH}}\r", end="", file=sys.stderr, flush=True)
             self._written = False
-
-    @contextlib.contextmanager
-    def counting(self, text: str) -> Iterator[None]:
-        """Shows a text with the seconds that pass during the `with` block, from the first second on."""
-        began = time.monotonic()
-        over = threading.Event()
-
-        def count() -> None:
-            while not over.wait(1.0):
-                self.show(f"{text}, {duration(time.monotonic() - began)}")
-
-        thread = threading.Thread(target=count, daemon=True)
-        if self._shown:
-            thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            if self._shown:
-                thread.join()

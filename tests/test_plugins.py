@@ -72,10 +72,9 @@ def refusal(*arguments):
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("", "--plugin : received ''; a plug-in is a Python file"),
-        (" ", "received ' '; a plug-in is a Python file"),
-        ("__main__", "received '__main__'; a plug-in is a Python file"),
-        ("x" * 5000, f"--plugin {'x' * 100}: there is no such file, nor a module of that name"),
+        ("", "--plugin : there is no Python file or module ''"),
+        (" ", "there is no Python file or module ' '"),
+        ("x" * 5000, f"--plugin {'x' * 100}: there is no Python file or module"),
         (f"{'x' * 5000}.py", "there is no Python file"),
         ("./absent", "there is no Python file"),
         ("..", "there is no Python file"),
@@ -107,7 +106,7 @@ def test_every_kind_is_used_like_what_is_built_in(here):
     assert "geometric mean" in page and re.search(r"fedjax-bal run config.yaml --plugin \S*methods", page)
     result = invoke("report", "runs/own")
     assert result.exit_code == 0
-    assert "left out, because their plug-in isn't loaded (--plugin): geometric_mean, of 'methods'" in result.output
+    assert "left out geometric_mean; load the plug-in with --plugin (" in result.output
     assert "geometric mean" not in (here / "runs/own/report.html").read_text()
     result = invoke("report", "runs/own", "--plugin", METHODS)
     assert "plug-ins" not in result.output and "geometric mean" in (here / "runs/own/report.html").read_text()
@@ -269,19 +268,9 @@ def test_of_a_package_only_its_own_regular_files_count(here):
     own = {f"pack/{name}" for name in ("__init__.py", "methods.py", "inner/more.py", "linked.py", *odd)}
     load_plugins(["pack"])
     config = load_config(None, ["methods=[{recipe: mine}]"])
-    for foreign in (
-        ".venv/lib",
-        "env/lib",
-        "conda/lib",
-        "__pycache__",
-        ".git/hooks",
-        "node_modules/gyp",
-        "inner/.cache",
-    ):
+    for foreign in (".venv/lib", ".git/hooks", "inner/.cache"):
         (here / "pack" / foreign).mkdir(parents=True, exist_ok=True)
         (here / "pack" / foreign / "foreign.py").write_text("raise SystemExit")
-    (here / "pack/env/pyvenv.cfg").write_text("")
-    (here / "pack/conda/conda-meta").mkdir()
     (here / "pack/.hidden.py").write_text("")
     (here / "pack/dead.py").symlink_to(here / "nothing.py")
     (here / "pack/round.py").symlink_to(here / "pack/round.py")
@@ -355,18 +344,6 @@ class Broken(Loss):
         return outputs.nothing
 """,
         ["line 14", "AttributeError", "nothing"],
-    ),
-    "a hook whose result doesn't fit": (
-        """    return Recipe("mine", (Odd(),))
-
-from fedjax_bal.parts import Loss, part
-
-@part
-class Odd(Loss):
-    def loss(self, outputs, batch, params, ctx):
-        return outputs.logits
-""",
-        ["Odd: a method returns what doesn't fit", "check_part", "scalar-output functions. Output had shape: (50, 10)"],
     ),
     "weights of another shape": (
         """    return Recipe("mine", (Odd(),))

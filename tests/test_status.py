@@ -1,7 +1,6 @@
 """The line that `simulate` shows while it works."""
 
 import io
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -46,25 +45,11 @@ def test_a_text_replaces_the_one_before_and_none_is_left(terminal):
     assert screen(terminal) == ["", "fedavg: round 1 of 2", "fedavg: " + "x" * 71, "", ""]
 
 
-def test_seconds_are_counted_during_a_block_and_an_error_removes_them(terminal, monkeypatch):
-    shown = threading.Event()
-
-    class OneSecond(threading.Event):
-        began = False
-
-        def wait(self, timeout=None):
-            if self.began:
-                shown.set()
-                return super().wait()
-            self.began = True
-            return False
-
-    monkeypatch.setattr("fedjax_bal.status.threading", SimpleNamespace(Event=OneSecond, Thread=threading.Thread))
-    monkeypatch.setattr("fedjax_bal.status.time", SimpleNamespace(monotonic=iter([0.0, 1.0]).__next__))
-    with pytest.raises(KeyError), StatusLine("fedavg", None) as status, status.counting("compiling"):
-        shown.wait()
+def test_an_error_removes_the_line(terminal):
+    with pytest.raises(KeyError), StatusLine("fedavg", None) as status:
+        status.show("compiling")
         raise KeyError
-    assert screen(terminal) == ["", "fedavg: compiling, 1 s", "", ""]
+    assert screen(terminal) == ["", "fedavg: compiling", "", ""]
 
 
 @pytest.mark.parametrize("shown", [None, False, True])

@@ -12,7 +12,6 @@ from typer.core import TyperCommand
 
 from fedjax_bal.cli.console import messages
 from fedjax_bal.options import MOST_DEVICES
-from fedjax_bal.validate import one_of
 
 
 def _load(context: typer.Context, targets: list[str] | None) -> list[str] | None:
@@ -30,7 +29,7 @@ Plugins = Annotated[
     typer.Option(
         "--plugin",
         metavar="FILE|MODULE",
-        help="Python that registers your own methods, models, data sets or metrics; may be given several times.",
+        help="Python code that registers your own methods, models, data sets or metrics; may be repeated.",
         callback=_load,
         is_eager=True,
     ),
@@ -40,64 +39,53 @@ Devices = Annotated[
     str | None,
     typer.Option(
         metavar="N|all",
-        help="Number of devices that share the work; by default as before, else all (on a CPU one per core).",
+        help="Number of devices to use. Default: all (one per CPU core); a run resumes with the number it began with.",
     ),
 ]
-Plain = Annotated[bool, typer.Option("--plain", help="Print lines instead of a live display.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result and errors.")]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Also print the plan, compiled programs, placement and memory.")
+Changes = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CONFIG] [KEY=VALUE ...]",
+        help="A YAML file or a built-in configuration (fedjax-bal list configs), by default the quickstart; then "
+        "changes to it, such as rounds=30, methods=\\[fedavg,rebafl] or seeds=3.",
+    ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")]
-Distributed = Annotated[
-    bool,
-    typer.Option("--distributed", help="Be one of several processes that share the work; start each with its own id."),
-]
-Coordinator = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help="Where process 0 waits for the others; or FEDJAX_BAL_COORDINATOR."),
-]
-ProcessId = Annotated[
-    int | None, typer.Option(metavar="I", help="This process's number, from 0; or FEDJAX_BAL_PROCESS_ID.")
-]
-Processes = Annotated[int | None, typer.Option(metavar="N", help="Number of processes; or FEDJAX_BAL_PROCESSES.")]
 
 
 class CommandWithChanges(TyperCommand):
-    """A command that takes changes of a configuration; an unknown option that is a key is refused with the right form.
-
-    The key's form is KEY=VALUE.
-    """
+    """A command that takes changes to a configuration as KEY=VALUE, and says so if a key is given as an option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the command line."""
         options = {name for parameter in self.params for name in parameter.opts}
-        for word, following in pairwise([*args, ""]):
-            option, _, value = word.partition("=")
-            if not option.startswith("--") or option in options or not option[2:]:
-                continue
-            with messages():
-                key = option[2:].replace("-", "_")
-                from fedjax_bal.config import find_keys
-
-                try:
-                    find_keys(key)
-                except ValueError:
-                    continue
-                value = value or ("VALUE" if following.startswith("-") else following or "VALUE")
-                change = f"seeds=[{value}]" if key == "seed" else f"{key}={value}"
-                raise ValueError(f"{option}: is a key of the configuration, not an option: write {change}")
+        for word in args:
+            option = word.partition("=")[0]
+            if option.startswith("--") and option not in options and _is_key(key := option[2:].replace("-", "_")):
+                form = "seeds=[VALUE]" if key == "seed" else f"{key}=VALUE"
+                with messages():
+                    raise ValueError(f"{option}: is a key of the configuration, not an option: write {form}")
         return super().parse_args(ctx, args)
 
 
+def _is_key(name: str) -> bool:
+    from fedjax_bal.config import find_keys
+
+    try:
+        return bool(name) and bool(find_keys(name))
+    except ValueError:
+        return False
+
+
 def split_arguments(arguments: Sequence[str] | None) -> tuple[str | None, list[str]]:
-    """Separates the file (None if there is none) from the changes to it."""
+    """Separates the file (None if there is none) from the changes to it, KEY=VALUE.
+
+    The path of an existing file may contain "=", too.
+    """
+    is_change = lambda argument: "=" in argument and not os.path.isfile(argument)
     for argument, following in pairwise(arguments or ()):
         if is_change(argument) and argument.endswith(",") and not is_change(following):
-            raise ValueError(
-                f"command line: {argument} and {following} are two arguments; leave out the space after the comma, or "
-                f"quote the whole: '{argument} {following}'"
-            )
+            raise ValueError(f"command line: {argument} {following}: remove the space after the comma")
     paths = [argument for argument in arguments or () if not is_change(argument)]
     if len(paths) > 1:
         raise ValueError(
@@ -107,11 +95,6 @@ def split_arguments(arguments: Sequence[str] | None) -> tuple[str | None, list[s
     # YAML is UTF-8, whatever encoding the locale gave the arguments.
     changes = [os.fsencode(text).decode(errors="surrogateescape") for text in arguments or () if is_change(text)]
     return (paths[0] if paths else None), changes
-
-
-def is_change(argument: str) -> bool:
-    """Returns whether an argument is a change, key=value, and not a file, whose path may contain "=", too."""
-    return "=" in argument and not os.path.isfile(argument)
 
 
 def parse_names(texts: Sequence[str] | None) -> dict[str, str]:
@@ -137,19 +120,6 @@ def parse_devices(wanted: str | None) -> str | int | None:
     return int(wanted)
 
 
-def check_engine(name: str, address: str | None) -> None:
-    """Rejects an unknown engine, and an address given without a cluster engine."""
-    if one_of("--engine", name, ("local", "ray")) == "local" and address is not None:
-        raise ValueError(f"--address: received {address!r}, which is for --engine ray: add that, or leave it out")
-
-
-def refuse_options(wanted: str, **given: Any) -> None:
-    """Rejects options that were given although they are for something else, `wanted`."""
-    for name, value in given.items():
-        if value:
-            raise ValueError(f"--{name}: is for {wanted}; leave it out")
-
-
 def parse_part(text: str | None) -> tuple[int, int] | None:
     """Parses `--part` I/N: part number (from 1) and number of parts; None if it isn't given."""
     if text is None:
@@ -160,19 +130,31 @@ def parse_part(text: str | None) -> tuple[int, int] | None:
     return int(number), int(parts)
 
 
+def refuse_options(reason: str, **given: Any) -> None:
+    """Rejects options that were given although they don't apply."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise ValueError(f"--{name.replace('_', '-')}: {reason}; leave it out")
+
+
 def split_cpu_for(configs: Sequence[Any], devices: str | int | None) -> None:
     """Sets the number of CPU devices before jax starts; None takes the number that the configurations ask for."""
     from fedjax_bal.jax_setup import settle_process, split_cpu
 
     settle_process()
-    least = most_devices(configs)
-    split_cpu(devices or ("auto" if "auto" in _asked(configs) else least), 1 if devices else least)
+    if devices:
+        split_cpu(devices)
+        return
+    numbers, automatic = _devices_asked_for(configs)
+    split_cpu("auto" if automatic else numbers, numbers)
 
 
 def most_devices(configs: Sequence[Any]) -> int:
     """The largest number of devices that a method of the configurations asks for; 1 if none gives a number."""
-    return max((int(number) for number in _asked(configs) if number != "auto"), default=1)
+    return _devices_asked_for(configs)[0]
 
 
-def _asked(configs: Sequence[Any]) -> set[str | int]:
-    return {method.execution.options.devices for config in configs for method in config.methods}
+def _devices_asked_for(configs: Sequence[Any]) -> tuple[int, bool]:
+    """Returns the largest number that a method asks for, and whether one asks for "auto"."""
+    asked = {method.execution.options.devices for config in configs for method in config.methods}
+    return max((int(number) for number in asked if number != "auto"), default=1), "auto" in asked

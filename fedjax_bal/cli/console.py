@@ -1,7 +1,6 @@
-"""Console output of commands: lines, tables and messages, with control characters replaced; and handling of Ctrl-C."""
+"""Console output of commands: lines, tables and messages without control characters; and Ctrl-C while training."""
 
 import contextlib
-import dataclasses
 import functools
 import os
 import re
@@ -16,7 +15,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_bal.cli.start import BAD_INPUT, INTERRUPTED
+from fedjax_bal.cli.start import BAD_INPUT
 from fedjax_bal.registry import plugin_errors
 
 _CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -52,29 +51,10 @@ class Output(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@dataclasses.dataclass(frozen=True)
-class Showing:
-    """The options that control how a command shows its progress.
-
-    Attributes:
-        plain: print lines instead of a live display.
-        quiet: print only the final lines and errors.
-        verbose: also print the plan, programs, placement and memory.
-    """
-
-    plain: bool = False
-    quiet: bool = False
-    verbose: bool = False
-
-    def __post_init__(self) -> None:
-        """Rejects contradictory options."""
-        if self.quiet and self.verbose:
-            raise ValueError("--quiet: received together with --verbose; give one of them")
-
-    def progress(self, *, shown: bool = True) -> Output:
-        """Returns the console for progress; a silent one if `quiet` is set or `shown` is False."""
-        # On a terminal, a live display would swallow messages on standard error.
-        return Output() if shown and not self.quiet else Output(quiet=True, force_terminal=False)
+def progress_console(*, quiet: bool) -> Output:
+    """Returns the console for progress; a silent one if `quiet` is set."""
+    # On a terminal, a live display would swallow messages on standard error.
+    return Output(quiet=True, force_terminal=False) if quiet else Output()
 
 
 def replace_control_characters(text: str) -> str:
@@ -93,11 +73,9 @@ def names_table(entries: Iterable[tuple[str, Sequence[str]]]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, lines in entries:
-        first, *others = lines or [""]  # a plug-in's recipe may have no description
-        dim = [Text(f"\n{replace_control_characters(line)}", "dim") for line in others]
-        table.add_row(
-            Text(replace_control_characters(name), "bold"), Text.assemble(replace_control_characters(first), *dim)
-        )
+        first, *others = map(replace_control_characters, lines or [""])  # a plug-in may have no description
+        dim = [Text(f"\n{line}", "dim") for line in others]
+        table.add_row(Text(replace_control_characters(name), "bold"), Text.assemble(first, *dim))
     return table
 
 
@@ -124,13 +102,11 @@ def messages() -> Iterator[None]:
         fail(str(error), BAD_INPUT)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        fail(f"{place}{(error.strerror or str(error)).lower()}; what was saved before is kept", BAD_INPUT)
+        fail(f"{place}{(error.strerror or str(error)).lower()}; anything saved before is kept", BAD_INPUT)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
         fail("not enough memory for this configuration: use fewer clients or a smaller model", BAD_INPUT)
-    except KeyboardInterrupt:
-        fail("stopped; run the command again to resume from the last checkpoint", INTERRUPTED)
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -151,9 +127,8 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
     def ask(number: int, frame: Any) -> None:
         nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
         asked = True
+        signal.signal(signal.SIGINT, before)
         print("\nfinishing these rounds, then saving; press Ctrl-C again to stop at once", file=sys.stderr)
 
     before = signal.signal(signal.SIGINT, ask)

@@ -19,10 +19,6 @@ _HOW = (
     f"{COORDINATOR}, {PROCESS_ID} and {PROCESSES}; under SLURM, Open MPI and Kubernetes jax knows them"
 )
 _NOTHING_LOST = "what was saved before is kept: start all processes with the same command again to resume"
-SWEEP_ALONE = (
-    "--distributed: received for a sweep, whose runs need no common devices: to spread them over machines, give "
-    "--part I/N to each process, or --engine ray"
-)
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 # A killed process is detected within a second, because its connections break; a process that hangs, or whose machine is
 # gone, after two thirds to all of the heartbeat timeout. At the end the other processes wait for process 0, which still

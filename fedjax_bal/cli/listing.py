@@ -12,14 +12,26 @@ import typer
 from rich.markdown import Markdown
 from rich.table import Table
 
+from fedjax_bal.annotations import parameters
 from fedjax_bal.cli.arguments import Plugins
 from fedjax_bal.cli.console import names_table
 
 PAGES = Path(__file__).parents[1] / "guide"
-KINDS = (
-    *("recipes", "models", "selectors", "partitions", "datasets", "metrics", "analyses", "optimizers", "schedules"),
-    *("availability", "delivery", "speeds", "configs"),
-)
+KINDS = {
+    "recipes": "methods, alone or combined",
+    "models": "networks",
+    "selectors": "how the clients of a round are chosen",
+    "partitions": "how rows are distributed over clients",
+    "datasets": "images and tables (see also fedjax-bal data list)",
+    "metrics": "what is measured",
+    "analyses": "of trained models, by plug-ins",
+    "optimizers": "for clients and the server",
+    "schedules": "of learning rates",
+    "availability": "which clients can be selected",
+    "delivery": "which updates arrive",
+    "speeds": "how fast clients train",
+    "configs": "built-in configurations: papers' tables, protocols, sweeps",
+}
 
 
 def explain(
@@ -49,32 +61,33 @@ def schema(plugin: Plugins = None) -> Iterator[str]:
 
 
 def guide(
-    page: Annotated[str | None, typer.Argument(metavar="[PAGE]", help="Name of a page; without it, list them.")] = None,
+    page: Annotated[str | None, typer.Argument(metavar="[PAGE]", help="Default: list the pages.")] = None,
 ) -> Iterator[Table | Markdown]:
     """Show a page of the guide in the terminal."""
     pages = {file.stem: file.read_text(encoding="utf-8") for file in sorted(PAGES.glob("*.md"))}
     if page is None:
         yield names_table((name, [text.partition("\n")[0].removeprefix("# ")]) for name, text in pages.items())
         return
-    from fedjax_bal.config import nearest_choices
-
     if page not in pages:
+        from fedjax_bal.config import nearest_choices
+
         raise ValueError(f"guide: received {page!r}; {nearest_choices(page, pages)}")
     yield Markdown(pages[page])
 
 
 def list_names(
-    what: Annotated[str | None, typer.Argument(metavar="[KIND]", help="A kind; without it, list the kinds.")] = None,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A name of this kind, to describe it.")] = None,
+    what: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Default: list the kinds.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Describe this name in full.")] = None,
     plugin: Plugins = None,
 ) -> Iterator[str | Table]:
-    """List the names that a configuration can use."""
+    """List everything that a configuration can name: methods, models, data sets, metrics, ..."""
     what = "recipes" if what == "methods" else what
     if what is None:
-        yield names_table((kind, [f"fedjax-bal list {kind}"]) for kind in KINDS)
+        yield names_table((kind, [meaning]) for kind, meaning in KINDS.items())
+        yield "\nfedjax-bal list KIND shows its names, fedjax-bal list KIND NAME describes one"
         return
     if name is not None:
-        yield described_whole(what, name)
+        yield describe_name(what, name)
         return
     if what != "recipes":
         yield names_table((known, text.splitlines()) for known, text in listing(what).items())
@@ -108,40 +121,17 @@ def listing(what: str) -> dict[str, str]:
         needs auxiliary rows (auxiliary.per_class)
         from Xu et al., arXiv 2023
     """
-    # Imports are local, so that each kind imports only what it needs.
-    from fedjax_bal.annotations import parameters
-    from fedjax_bal.config import nearest_choices
-
+    if what in (registries := _registries()):
+        functions, skip = registries[what]
+        return {
+            name: _text(_first_line(function), takes=_takes(function, skip), **_details(what, name, function))
+            for name, function in functions.items()
+        }
     match what:
-        case "recipes":
-            from fedjax_bal.parts import names_of_needs
-            from fedjax_bal.recipes import RECIPES, short_citation
-
-            texts = {}
-            for name, function in RECIPES.items():
-                recipe = _at_defaults(function)
-                needs = "" if recipe is None else ", ".join(names_of_needs(recipe.parts))
-                more = [("needs", needs), ("from", short_citation(name))]
-                texts[name] = _text(_first_line(function), ("takes", _takes(function)), *_variants(function), *more)
-            return texts
         case "models":
             from fedjax_bal.models import MODELS, options
 
-            defaults = {name: {key: default for key, (_, default) in options(name).items()} for name in MODELS}
-            return {
-                name: _text(entry.description, ("takes", format_parameters(defaults[name])))
-                for name, entry in MODELS.items()
-            }
-        case "selectors":
-            from fedjax_bal.selection import FROM_FEDERATION, SELECTORS
-
-            return _functions(SELECTORS, skip=("clients_per_round", *FROM_FEDERATION))
-        case "partitions":
-            from fedjax_bal.data import partition
-
-            texts = _functions(partition.SCHEMES, skip=("rng", "labels", "num_clients", *partition.FROM_DATASET))
-            also = {name: ", ".join(partition.aliases_of(name)) for name in texts}
-            return {name: _text(text, ("also called", also[name])) for name, text in texts.items()}
+            return {name: _text(model.description, takes=_defaults(options(name))) for name, model in MODELS.items()}
         case "datasets":
             from fedjax_bal.data import DATASETS
 
@@ -149,17 +139,7 @@ def listing(what: str) -> dict[str, str]:
         case "metrics":
             from fedjax_bal.metrics import METRICS
 
-            texts = {}
-            for name, metric in METRICS.items():
-                words = ["each evaluated round"] * (metric.of_round is not None)
-                words += ["a whole run"] * (metric.of_run is not None)
-                unit = f", in {metric.unit.symbol}" if metric.unit.symbol and metric.unit.factor == 1 else ""
-                texts[name] = f"{metric.meaning}\nof {' and of '.join(words)}{unit}"
-            return texts
-        case "analyses":
-            from fedjax_bal.analyses import ANALYSES
-
-            return _functions(ANALYSES)
+            return {name: _metric_summary(metric) for name, metric in METRICS.items()}
         case "optimizers":
             import optax
 
@@ -168,60 +148,89 @@ def listing(what: str) -> dict[str, str]:
             texts = {}
             for name in optimizer_names():
                 known = parameters(getattr(optax, name))
-                texts[name] = _optax(name, {key: known[key] for key in option_names(name) if key in known})
+                taken = {key: known[key] for key in option_names(name) if key in known}
+                texts[name] = _text(f"optax.{name}", takes=_defaults(taken))
             return texts
         case "schedules":
             from fedjax_bal.optim import schedule_factory, schedule_names
 
-            functions = {name: schedule_factory(name) for name in schedule_names()}
-            documented = _functions({name: function for name, function in functions.items() if function.__doc__})
-            return {name: documented.get(name) or _optax(name, parameters(made)) for name, made in functions.items()}
-        case "availability" | "delivery" | "speeds":
-            from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS
-
-            return _functions({"availability": AVAILABILITY, "delivery": DELIVERY, "speeds": SPEEDS}[what])
+            texts = {}
+            for name in schedule_names():
+                made = schedule_factory(name)
+                ours = _text(_first_line(made), takes=_takes(made))
+                texts[name] = ours if made.__doc__ else _text(f"optax.{name}", takes=_defaults(parameters(made)))
+            return texts
         case "configs":
             first = {name: header.partition("\n\n")[0].replace("\n", " ") for name, header in _headers().items()}
             return {name: text.partition(". ")[0].removesuffix(".") + "." for name, text in first.items()}
-    commands = [f"`fedjax-bal list {kind} {what}`" for kind in KINDS if what in listing(kind)]
-    if commands:
-        raise ValueError(f"list: received {what!r}, which isn't a kind; for this name use {' or '.join(commands)}")
+    from fedjax_bal.config import nearest_choices
+
     raise ValueError(f"list: received {what!r}; {nearest_choices(what, KINDS)}")
 
 
-def described_whole(kind: str, name: str) -> str:
+def describe_name(kind: str, name: str) -> str:
     """Describes a name in full: docstring or header, and a recipe's parts and papers; otherwise as `listing` does.
 
     Raises:
         ValueError: the kind or name doesn't exist.
 
     Example:
-        >>> "Proximal (Loss)" in described_whole("recipes", "fedprox")
+        >>> "Proximal (Loss)" in describe_name("recipes", "fedprox")
         True
-        >>> "Command   fedjax-bal run" in described_whole("configs", "quickstart")
+        >>> "Command   fedjax-bal run" in describe_name("configs", "quickstart")
         True
     """
-    from fedjax_bal.config import nearest_choices
-
     names = listing(kind)
     if name not in names:
+        from fedjax_bal.config import nearest_choices
+
         raise ValueError(f"list {kind}: received {name!r}; {nearest_choices(name, names, kind=kind)}")
-    match kind:
-        case "configs":
-            return _headers()[name]
-        case "recipes":
-            from fedjax_bal.recipes import RECIPES
+    if kind == "configs":
+        return _headers()[name]
+    if kind not in (registries := _registries()):
+        return names[name]
+    function = registries[kind][0][name]
+    return "\n\n".join(_whole_recipe(function)) if kind == "recipes" else inspect.getdoc(function) or ""
 
-            return "\n\n".join(_whole_recipe(RECIPES[name]))
-        case "selectors":
-            from fedjax_bal.selection import SELECTORS
 
-            return inspect.getdoc(SELECTORS[name]) or ""
-        case "partitions":
-            from fedjax_bal.data import partition
+def _registries() -> dict[str, tuple[Mapping[str, Callable[..., Any]], tuple[str, ...]]]:
+    """Returns the kinds that are functions: their registry, and the parameters that a configuration doesn't set."""
+    from fedjax_bal import selection
+    from fedjax_bal.analyses import ANALYSES
+    from fedjax_bal.data import FROM_DATASET, SCHEMES
+    from fedjax_bal.recipes import RECIPES
 
-            return inspect.getdoc(partition.SCHEMES[name]) or ""
-    return names[name]
+    return {
+        "recipes": (RECIPES, ()),
+        "selectors": (selection.SELECTORS, ("clients_per_round", *selection.FROM_FEDERATION)),
+        "partitions": (SCHEMES, ("rng", "labels", "num_clients", *FROM_DATASET)),
+        "analyses": (ANALYSES, ()),
+        "availability": (selection.AVAILABILITY, ()),
+        "delivery": (selection.DELIVERY, ()),
+        "speeds": (selection.SPEEDS, ()),
+    }
+
+
+def _details(kind: str, name: str, function: Callable[..., Any]) -> dict[str, str]:
+    """Returns what is known of a recipe or a partition beyond its parameters, by label."""
+    if kind == "partitions":
+        from fedjax_bal.data import partition
+
+        return {"also_called": ", ".join(partition.aliases_of(name))}
+    if kind != "recipes":
+        return {}
+    from fedjax_bal.parts import names_of_needs
+    from fedjax_bal.recipes import short_citation
+
+    recipe = _at_defaults(function)
+    needs = ", ".join(names_of_needs(recipe.parts)) if recipe else ""
+    return {**_variants(function), "needs": needs, "from": short_citation(name)}
+
+
+def _metric_summary(metric: Any) -> str:
+    measured = [metric.of_round and "of each evaluated round", metric.of_run and "of a whole run"]
+    unit = f", in {metric.unit.symbol}" if metric.unit.symbol and metric.unit.factor == 1 else ""
+    return f"{metric.meaning}\n{' and '.join(filter(None, measured))}{unit}"
 
 
 def _whole_recipe(function: Callable[..., Any]) -> Iterator[str]:
@@ -229,7 +238,7 @@ def _whole_recipe(function: Callable[..., Any]) -> Iterator[str]:
     from fedjax_bal.recipes import citation
 
     yield inspect.getdoc(function) or ""
-    yield _text(f"Defaults: {_takes(function) or 'it has no options'}", *_variants(function))
+    yield _text(f"Defaults: {_takes(function) or 'it has no options'}", **_variants(function))
     recipe = _at_defaults(function)
     if recipe is None:
         return
@@ -255,9 +264,9 @@ def _at_defaults(recipe: Callable[..., Any]) -> Any:
     return None if any(parameter.default is parameter.empty for parameter in parameters) else recipe()
 
 
-def _variants(recipe: Callable[..., Any]) -> list[tuple[str, str]]:
+def _variants(recipe: Callable[..., Any]) -> dict[str, str]:
     variants = getattr(recipe, "variants", {}).items()
-    return [(f"variant={name}:", format_parameters(values) or "the defaults") for name, values in variants]
+    return {f"variant={name}:": format_parameters(values) or "the defaults" for name, values in variants}
 
 
 def _headers() -> dict[str, str]:
@@ -266,10 +275,6 @@ def _headers() -> dict[str, str]:
 
     heads = {name: file.read_text(encoding="utf-8").partition("\n\n")[0] for name, file in builtin_configs().items()}
     return {name: head[2:].replace("\n# ", "\n").replace("\n#", "\n") for name, head in heads.items()}
-
-
-def _functions(functions: Mapping[str, Callable[..., Any]], skip: Collection[str] = ()) -> dict[str, str]:
-    return {name: _text(_first_line(made), ("takes", _takes(made, skip))) for name, made in functions.items()}
 
 
 def _first_line(function: Callable[..., Any]) -> str:
@@ -282,9 +287,9 @@ def _takes(function: Callable[..., Any], skip: Collection[str] = ()) -> str:
     return format_parameters({p.name: ... if p.default is p.empty else p.default for p in known if p.name not in skip})
 
 
-def _optax(name: str, fields: Mapping[str, tuple[Any, Any]]) -> str:
-    """Describes a function of optax briefly, because its docstring is long."""
-    return _text(f"optax.{name}", ("takes", format_parameters({key: default for key, (_, default) in fields.items()})))
+def _defaults(fields: Mapping[str, tuple[Any, Any]]) -> str:
+    """Describes parameters, given as annotations and defaults."""
+    return format_parameters({key: default for key, (_, default) in fields.items()})
 
 
 def format_parameters(values: Mapping[str, Any]) -> str:
@@ -299,5 +304,6 @@ def format_parameters(values: Mapping[str, Any]) -> str:
     return ", ".join(texts)
 
 
-def _text(first: str, *labelled: tuple[str, str]) -> str:
-    return "\n".join(filter(None, [first, *(f"{label} {text}" for label, text in labelled if text)]))
+def _text(first: str, **labelled: str) -> str:
+    """Adds lines with labels (`also_called` is shown as "also called") to a text, leaving out empty ones."""
+    return "\n".join([first, *(f"{label.replace('_', ' ')} {text}" for label, text in labelled.items() if text)])

@@ -1,207 +1,346 @@
-"""Implements `fedjax-bal run` and `fedjax-bal sweep`: training, and the tables and pages of results."""
+"""The command `fedjax-bal run`, whose alias is `sweep`: trains, and shows tables and pages of the results."""
 
 import contextlib
-from collections.abc import Callable
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 from rich.text import Text
 
-from fedjax_bal.caches import count_compiled_programs, drawing, keep_compiled_programs
-from fedjax_bal.cli.arguments import most_devices
-from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, interruptible
+from fedjax_bal.caches import keep_compiled_programs
+from fedjax_bal.cli import arguments as args
+from fedjax_bal.cli.console import Output, fail, interruptible, messages, progress_console
+from fedjax_bal.cli.distributed import ProcessPlace, joined_processes, process_place, shared_facts
+from fedjax_bal.cli.start import INTERRUPTED
 
 _MOST_FAILURES = 20
+_comparison_option = functools.partial(typer.Option, rich_help_panel="Only for one comparison")
+_sweep_option = functools.partial(typer.Option, rich_help_panel="Only for sweeps")
 
 
-def next_folder(name: str, what: str, conflict: Callable[[Path], str], *, shown: bool = True) -> Path:
-    """Chooses the folder for a configuration or sweep (`what`); with `shown`, says so if it isn't runs/NAME.
+class Settings(NamedTuple):
+    """The options that comparisons and sweeps share.
+
+    Attributes:
+        out: the folder; None for runs/NAME, or the next free one.
+        data_dir: the folder with the data sets' files.
+        devices: the number of devices, or "auto" for all; None for the number that the run began with.
+        dry_run: print the plan instead of training.
+        plain: print lines instead of a live display.
+        quiet: print only the result and errors.
+        verbose: also print the plan, placement, compile times and memory.
+    """
+
+    out: Path | None
+    data_dir: Path | None
+    devices: str | int | None
+    dry_run: bool
+    plain: bool
+    quiet: bool
+    verbose: bool
+
+
+def run(
+    arguments: args.Changes = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write to. Default: runs/NAME, or the next free one of runs/NAME-2, ..."),
+    ] = None,
+    data_dir: args.DataDir = None,
+    devices: args.Devices = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of a live display.")] = False,
+    quiet: args.Quiet = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also print the plan, placement, compile times and memory.")
+    ] = False,
+    plugin: args.Plugins = None,
+    fresh: Annotated[bool, _comparison_option("--fresh", help="Start over in a folder of this configuration.")] = False,
+    track: Annotated[
+        list[str] | None,
+        _comparison_option(metavar="tensorboard|wandb", help="Also log metrics there; may be repeated."),
+    ] = None,
+    distributed: Annotated[
+        bool, _comparison_option("--distributed", help="Train together with other processes; start each with its id.")
+    ] = False,
+    coordinator: Annotated[
+        str | None,
+        _comparison_option(metavar="HOST:PORT", help="Address of process 0. Default: $FEDJAX_BAL_COORDINATOR."),
+    ] = None,
+    process_id: Annotated[
+        int | None,
+        _comparison_option(metavar="I", help="Number of this process, from 0. Default: $FEDJAX_BAL_PROCESS_ID."),
+    ] = None,
+    processes: Annotated[
+        int | None, _comparison_option(metavar="N", help="Number of processes. Default: $FEDJAX_BAL_PROCESSES.")
+    ] = None,
+    together: Annotated[
+        int | None, _sweep_option(min=1, help="Most runs in one program. Default: as many as fit in memory.")
+    ] = None,
+    part: Annotated[
+        str | None, _sweep_option(metavar="I/N", help="Train every N-th point from the I-th on, as a job array's task.")
+    ] = None,
+    engine: Annotated[
+        Literal["local", "ray"] | None, _sweep_option(help="Train in this process (default), or on a Ray cluster.")
+    ] = None,
+    address: Annotated[
+        str | None,
+        _sweep_option(
+            metavar="HOST:PORT|auto", help="Address of the Ray cluster; auto: this machine's. Default: start one."
+        ),
+    ] = None,
+) -> None:
+    """Run a comparison, or a sweep over several values of a key, such as lr=0.01,0.1.
+
+    Run the same command again to resume, or with more rounds, seeds, methods or values to extend the results.
+    """
+    with messages():
+        from fedjax_bal.config import config_of, read_command
+        from fedjax_bal.lab import plan_sweep
+        from fedjax_bal.plugins import TRACKERS, load_plugins
+
+        if quiet and verbose:
+            raise ValueError("--quiet: received together with --verbose; give one of them")
+        settings = Settings(out, data_dir, args.parse_devices(devices), dry_run, plain, quiet, verbose)
+        load_plugins([TRACKERS] if track else [])
+        command = read_command(*args.split_arguments(arguments))
+        several_processes = {"coordinator": coordinator, "process_id": process_id, "processes": processes}
+        if command.is_sweep:
+            reason = "is for one comparison, but this is a sweep"
+            args.refuse_options(reason, fresh=fresh, track=track, distributed=distributed, **several_processes)
+            if engine != "ray":
+                args.refuse_options("is for --engine ray", address=address)
+            run_sweep(plan_sweep(command), settings, together, args.parse_part(part), engine or "local", address)
+        else:
+            reason = "is for a sweep, but no key has several values (such as lr=0.01,0.1)"
+            args.refuse_options(reason, together=together, part=part, engine=engine, address=address)
+            if dry_run:
+                args.refuse_options("isn't needed for --dry-run", distributed=distributed)
+            place = process_place(distributed, **several_processes, environment=os.environ)
+            run_comparison(config_of(command), settings, place, fresh=fresh, track=track or ())
+
+
+def run_comparison(
+    config: Any, settings: Settings, place: ProcessPlace | None, *, fresh: bool, track: Sequence[str] = ()
+) -> None:
+    """Starts or resumes a comparison, and shows its results; `fresh` starts over, regardless of the folder's content.
+
+    Raises:
+        typer.Exit: the user stopped the command, or a run diverged.
+    """
+    from fedjax_bal import lab
+    from fedjax_bal.engine.processes import processes
+
+    devices = settings.devices
+    if place is not None:
+        # Which process writes, and what its folder holds, is known only after the processes have joined.
+        args.split_cpu_for([config], devices or args.most_devices([config]))
+    with contextlib.ExitStack() as session:
+        session.enter_context(joined_processes(place, lambda: shared_facts(config), devices))
+        first = place is None or processes().first
+        if settings.dry_run:
+            folder, config = _choose_folder(config, settings.out, {}, first=first)
+            with lab.writing(folder.path):  # reports a folder that couldn't be written
+                folder.check_owner(config)
+        else:
+            folder, config, trackers = _claim_folder(session, config, settings.out, place, track if first else ())
+        execution = folder.read_execution() if first and not fresh else None
+        if place is None:
+            args.split_cpu_for([config], devices or (execution and execution.devices))
+        else:
+            devices = "auto"
+
+        if settings.dry_run:
+            inputs = lab.SharedInputs(settings.data_dir, devices, execution and execution.devices, plan=True)
+            plan = lab.Sweep(config.name, (), (lab.Point("", {}, config),), "")
+            action = "be written to" if not folder.exists() else "start over in" if fresh else "resume in"
+            _describe(plan, {"": None if fresh else folder}, inputs, 1, f"  would {action} {folder.path}")
+            return
+        console = progress_console(quiet=settings.quiet or not first)
+        display = lab.Progress(console, plain=settings.plain)
+        keep_compiled_programs(display.note)
+        try:
+            with (
+                contextlib.closing(lab.Trackers(trackers, config, display.note)) as tracking,
+                interruptible() as asked,  # only here: after training there is nothing to wait for
+            ):
+                summary = lab.run_comparison(
+                    config,
+                    folder,
+                    display,
+                    asked,
+                    callbacks=[tracking],
+                    verbose=settings.verbose,
+                    data_dir=settings.data_dir,
+                    devices=devices,
+                    execution=execution,
+                    fresh=fresh,
+                )
+        except lab.Stopped:
+            if first:
+                _say_stopped(folder.path)
+            raise typer.Exit(INTERRUPTED) from None
+        if first:
+            page = build_page(folder.path)
+            closing = Output()
+            show_results(folder.path, console, closing)
+            console.say(lab.Cost.saved(summary["cost"]).in_words(summary["wall_s"]))
+            closing.say(f"report: {page}")
+        fail_for_failures(
+            f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]
+        )
+
+
+def _choose_folder(config: Any, out: Path | None, taken: Mapping[Path, str], *, first: bool) -> tuple[Any, Any]:
+    """Returns `out` or the next free folder, and the configuration with the form of convolution that it has there.
+
+    `taken` has folders that can't be used, and why.
+    """
+    from fedjax_bal.config import with_convolution
+    from fedjax_bal.engine.processes import processes
+    from fedjax_bal.lab import RunFolder, chosen_form
+
+    form = lambda path: chosen_form([config], [RunFolder(path)])
+    conflict = lambda path: taken.get(path) or RunFolder(path).conflict(with_convolution(config, form(path)))
+    path = out or next_folder(config.name, conflict, shown=first)
+    agreed = processes().from_first(lambda: form(path))
+    return RunFolder(path, first=first), with_convolution(config, agreed)
+
+
+def _claim_folder(
+    session: contextlib.ExitStack, config: Any, out: Path | None, place: ProcessPlace | None, track: Iterable[str]
+) -> tuple[Any, Any, Any]:
+    """Locks the chosen folder for the session; returns it, the configuration, and the trackers."""
+    from fedjax_bal.engine.processes import processes
+    from fedjax_bal.lab import FolderInUseError, open_trackers
+
+    first = place is None or processes().first
+    taken: dict[Path, str] = {}
+    while True:
+        folder, settled = _choose_folder(config, out, taken, first=first)
+        trackers = open_trackers(track, folder.path)  # before the lock: a missing extra must leave no folder
+        try:
+            session.enter_context(folder.claimed(settled))
+            return folder, settled, trackers
+        except FolderInUseError as error:
+            if out or place or not error.another:
+                raise
+            taken[folder.path] = "the configuration that another process has just started there"
+
+
+def _describe(plan: Any, folders: Any, inputs: Any, together: int | None, place: str) -> None:
+    """Prints what a comparison or sweep has left to do, and where it would write its results."""
+    from fedjax_bal.lab import dry_run
+
+    keep_compiled_programs()
+    for line in (*dry_run(plan, folders, inputs, together), place):
+        Output().say(line)
+
+
+def next_folder(name: str, conflict: Callable[[Path], str], *, shown: bool = True) -> Path:
+    """Chooses runs/NAME, or the next free folder after it, which it announces if `shown`.
 
     `conflict` describes why this configuration or sweep can't resume in a folder.
     """
     from fedjax_bal.lab import choose_folder
 
     named = Path("runs") / name
-    folder, differing = choose_folder(named, conflict)
-    if differing and shown:
-        Output().say(f"{named} holds another {what}; this one goes to {folder}. They differ in\n  {differing}")
+    folder, differences = choose_folder(named, conflict)
+    if differences and shown:
+        Output().say(f"{named} holds different results; writing to {folder}. Differences:\n  {differences}")
     return folder
 
 
-def build_page(path: Path) -> Path:
-    """Writes the page of a run or sweep; returns its path."""
-    with drawing():
-        from fedjax_bal.lab import SweepFolder
-        from fedjax_bal.report import build, build_sweep
-
-        return build_sweep(path) if SweepFolder(path).exists() else build(path)
-
-
-def describe(sweep: Any, folders: Any, inputs: Any, together: int | None, place: str) -> None:
-    """Describes what a run or sweep has left to do, and where it would write its results."""
-    from fedjax_bal.lab import dry_run
-
-    console = Output()
-    keep_compiled_programs()
-    for line in dry_run(sweep, folders, inputs, together):
-        console.say(line)
-    console.say(place)
-
-
-def describe_run(config: Any, path: Path, data_dir: Path | None, devices: Any, execution: Any, *, fresh: bool) -> None:
-    """Describes what `run_command` would do."""
-    from fedjax_bal.lab import Point, RunFolder, SharedInputs, Sweep, writing
-
-    folder = RunFolder(path)
-    with writing(path):  # reports a folder that couldn't be written
-        folder.check_owner(config)
-    inputs = SharedInputs(data_dir, devices, execution and execution.devices, plan=True)
-    point = Point("", {}, config)
-    describe(
-        Sweep(config.name, (), (point,), ""),
-        {point.label: None if fresh else folder},
-        inputs,
-        1,
-        f"  would {'be written to' if not folder.exists() else 'start over in' if fresh else 'resume in'} {path}",
-    )
-
-
-def run_command(
-    config: Any,
-    path: Path,
-    data_dir: Path | None,
-    devices: str | int | None,
-    trackers: Any,
-    execution: Any,
-    *,
-    fresh: bool,
-    show: Showing,
-) -> None:
-    """Starts or resumes a comparison, and shows its results; `fresh` starts over, regardless of the folder's content.
-
-    `execution` is the `RecordedExecution` of the folder's sessions so far; None before the first.
-
-    Raises:
-        typer.Exit: the user stopped the command, or a run diverged.
-    """
-    from fedjax_bal.engine.processes import processes
-    from fedjax_bal.lab import Progress, RunFolder, Stopped, Trackers, run_comparison
-
-    first = processes().first
-    folder = RunFolder(path, first=first)
-    console = show.progress(shown=first)
-    with folder.claimed(config):
-        display = Progress(console, plain=show.plain)
-        compiled = count_compiled_programs()
-        keep_compiled_programs(display.note)
-        options: Any = {"data_dir": data_dir, "devices": devices, "execution": execution}
-        options |= {"fresh": fresh, "verbose": show.verbose}
-        try:
-            with (
-                contextlib.closing(Trackers(trackers, config, display.note)) as tracking,
-                interruptible() as asked,  # only here: after training there is nothing to wait for
-            ):
-                summary = run_comparison(config, folder, display, asked, callbacks=[tracking], **options)
-        except Stopped:
-            if first:
-                _say_stopped(path)
-            raise typer.Exit(INTERRUPTED) from None
-        if show.verbose:
-            console.say(compiled())
-        if first:
-            _show(path, console)
-        failures = [
-            f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]
-        ]
-        if failures:
-            fail("some runs diverged, all others are done:\n  " + "\n  ".join(failures), 1)
-
-
-def _say_stopped(folder: Path) -> None:
-    Output().say(f"\nStopped; all is saved in {folder}. Run the command again to resume.")
-
-
-def _show(path: Path, console: Output) -> None:
-    from fedjax_bal.lab import Cost, RunFolder
-
-    page = build_page(path)
-    closing = Output()
-    show_results(path, console, closing)
-    summary = RunFolder(path).read_summary()
-    console.say(Cost.saved(summary["cost"]).in_words(summary["wall_s"]))
-    closing.say(f"report: {page}")
-
-
-def sweep_command(
+def run_sweep(
     plan: Any,
-    folder: Any,
-    data_dir: Path | None,
-    devices: str | int | None,
+    settings: Settings,
     together: int | None,
-    *,
-    initial_devices: int | None,
-    dry_run: bool,
-    show: Showing,
-    engine: str = "local",
-    address: str | None = None,
+    part: tuple[int, int] | None,
+    engine: str,
+    address: str | None,
 ) -> None:
-    """Starts or resumes a sweep, or one part of it, in a `SweepFolder`, and shows its results.
+    """Starts or resumes a sweep, or one part of it, and shows its results.
 
-    `engine` is "local" for this process or "ray" for a cluster with the given `address`. `together` is the maximum
-    number of runs per batch; None for as many as fit into memory.
+    Args:
+        plan: the sweep.
+        settings: the options shared with comparisons.
+        together: maximum number of runs per batch; None for as many as fit into memory.
+        part: number of the part, from 1, and number of parts; None for the whole sweep.
+        engine: "local" for this process, or "ray" for a cluster.
+        address: the cluster's address.
 
     Raises:
         typer.Exit: the user stopped the command, or some runs have no result.
     """
-    from fedjax_bal.lab import Progress, SharedInputs, run_sweep, with_chosen_forms
+    from fedjax_bal import lab
 
-    if dry_run:
-        part = with_chosen_forms(plan, folder).part(folder.part)
-        folder.check_owner(plan.text, part.configs)
-        inputs = SharedInputs(data_dir, devices, initial_devices, plan=True)
-        points = {point.label: folder.point(point.label) for point in part.points}
-        place = f"  would {'resume in' if folder.exists() else 'be written to'} {folder.path}"
-        describe(part, points, inputs, together, place)
+    chosen = lambda folder: lab.with_chosen_forms(plan, folder)
+    conflict = lambda path: lab.SweepFolder(path).conflict(plan.text, chosen(lab.SweepFolder(path)).configs)
+    folder = lab.SweepFolder(settings.out or next_folder(plan.name, conflict), part)
+    configs = [point.config for point in plan.points]
+    initial = folder.read_devices()
+    devices = settings.devices
+    args.split_cpu_for(configs, devices or initial)
+    if settings.dry_run:
+        rest = chosen(folder).part(part)
+        folder.check_owner(plan.text, rest.configs)
+        folders = {point.label: folder.point(point.label) for point in rest.points}
+        inputs = lab.SharedInputs(settings.data_dir, devices, initial, plan=True)
+        action = "resume in" if folder.exists() else "be written to"
+        _describe(rest, folders, inputs, together, f"  would {action} {folder.path}")
         return
 
-    compiled = count_compiled_programs()
-    console = show.progress()
-    failures = []
+    console = progress_console(quiet=settings.quiet)
+    failed_parts: list[str] = []
     stopped = False
     with interruptible() as asked:
         if engine == "ray":
-            failures, stopped = _train_on_ray(plan, folder, data_dir, devices, together, address, asked)
+            failed_parts, stopped = _train_on_ray(plan, folder, settings, together, address, asked)
         if not stopped:
             with folder.claimed():
                 keep_compiled_programs(console.say)
-                rows, stopped = run_sweep(
-                    with_chosen_forms(plan, folder),
+                rows, stopped = lab.run_sweep(
+                    chosen(folder),
                     folder,
-                    Progress(console, plain=show.plain),
-                    data_dir=data_dir and str(data_dir.absolute()),
+                    lab.Progress(console, plain=settings.plain),
+                    data_dir=settings.data_dir and str(settings.data_dir.absolute()),
                     devices=devices,
                     should_stop=asked,
                     most=together,
-                    initial_devices=initial_devices,
-                    verbose=show.verbose,
+                    initial_devices=initial,
+                    verbose=settings.verbose,
                     only_table=engine == "ray",
                 )
-        if show.verbose:
-            console.say(compiled())
     if stopped:
         _say_stopped(folder.path)
         raise typer.Exit(INTERRUPTED)
-    _conclude_sweep(folder, rows, Output())
-    if failures:
-        fail("some parts have failed; the same command resumes them:\n  " + "\n  ".join(failures), 1)
+    console = Output()
+    if folder.part is None:
+        page = build_page(folder.path)
+        show_results(folder.path, console, console)
+        console.say(f"table: {folder.results}\npage: {page}")
+    else:
+        number, parts = folder.part
+        console.say(
+            f"part {number} of {parts} is done, in {folder.path}; after the last part, run the command without --part "
+            "to write the table and the page"
+        )
+    fail_for_failures(
+        f"{row['point']}, {row['method']}, seed {row['seed']}: {row['status']}: {row['failure']}"
+        for row in rows
+        if row["failure"]
+    )
+    if failed_parts:
+        fail("some parts failed; the same command resumes them:\n  " + "\n  ".join(failed_parts), 1)
 
 
 def _train_on_ray(
     plan: Any,
     folder: Any,
-    data_dir: Path | None,
-    devices: str | int | None,
+    settings: Settings,
     together: int | None,
     address: str | None,
     should_stop: Callable[[], bool],
@@ -211,51 +350,48 @@ def _train_on_ray(
     from fedjax_bal.lab import with_chosen_forms
     from fedjax_bal.plugins import loaded_plugins
 
+    devices = settings.devices
     if isinstance(devices, str):
         raise ValueError("--devices: received all, but with --engine ray each part has its own: give a number")
     with folder.claimed():
         folder.check_owner(plan.text, with_chosen_forms(plan, folder).configs)
         folder.begin(plan.text, plan.configs)
     options = [text for plugin in loaded_plugins() for text in ("--plugin", plugin)]
-    options += ["--data-dir", str(data_dir.absolute())] if data_dir else []
+    options += ["--data-dir", str(settings.data_dir.absolute())] if settings.data_dir else []
     options += ["--together", str(together)] if together else []
-    needed: int = devices or folder.read_devices() or most_devices([point.config for point in plan.points])
-    sheet = folder.path.absolute() / folder.marker
     return train_on_ray(
         options,
-        sheet,
+        folder.path.absolute() / folder.marker,
         len(plan.points),
         address=address,
-        devices=needed,
+        devices=devices or folder.read_devices() or args.most_devices([point.config for point in plan.points]),
         note=Output().say,
         should_stop=should_stop,
     )
 
 
-def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Output) -> None:
-    if folder.part is None:
-        page = build_page(folder.path)
-        show_results(folder.path, console, console)
-        console.say(f"table: {folder.results}")
-        console.say(f"page: {page}")
-    else:
-        number, parts = folder.part
-        console.say(
-            f"part {number} of {parts} is done, in {folder.path}; after the last part, run the command without --part "
-            "to write the table and the page"
-        )
-    lines = [
-        f"{row['point']}, {row['method']}, seed {row['seed']}: {row['status']}: {row['failure']}"
-        for row in rows
-        if row["failure"]
-    ]
+def fail_for_failures(failures: Iterable[str]) -> None:
+    """Ends the command with exit code 1 if runs have failed; names the first of them."""
+    lines = list(failures)
     if lines:
-        more = [f"and {len(lines) - _MOST_FAILURES} more, see the table"] * (len(lines) > _MOST_FAILURES)
-        fail("some runs have no result, all others are done:\n  " + "\n  ".join([*lines[:_MOST_FAILURES], *more]), 1)
+        more = [f"and {len(lines) - _MOST_FAILURES} more"] if len(lines) > _MOST_FAILURES else []
+        fail("\n  ".join(["these runs failed; the rest finished:", *lines[:_MOST_FAILURES], *more]), 1)
+
+
+def _say_stopped(folder: Path) -> None:
+    Output().say(f"\nStopped; everything is saved in {folder}. Run the command again to resume.")
+
+
+def build_page(path: Path) -> Path:
+    """Writes the page of a run or sweep; returns its path."""
+    from fedjax_bal.lab import SweepFolder
+    from fedjax_bal.report import build, build_sweep
+
+    return build_sweep(path) if SweepFolder(path).exists() else build(path)
 
 
 def show_results(path: Path, console: Output, closing: Output) -> None:
-    """Prints the tables of the results of a run or sweep on a console, and the sentences on another."""
+    """Prints the tables of the results of a comparison or sweep on a console, and the sentences on another."""
     from fedjax_bal.report import results
 
     tables, sentences = results(path)

@@ -164,7 +164,7 @@ def train(batch: Batch, callbacks: Sequence[Callback], should_stop: Callable[[],
     runs = batch.runs
     for callback in callbacks:
         callback.started(batch)
-    with plugin_errors(part for run in runs for part in run.simulation.setting.parts):
+    with plugin_errors():
         stack = open_stack([Member(run.simulation, run.id.seed) for run in runs], [run.start() for run in runs])
         program = BuiltProgram(stack.compile(), stack.device_bytes, stack.setting.layout)
     for run in runs:

@@ -107,4 +107,3 @@ def test_what_was_measured_is_shown_when_the_work_is_stopped(monkeypatch):
     assert result.exit_code == 130
     assert "updates/s" in result.output
     assert "fedavg" in result.output
-    assert "stopped; the results so far are shown above" in result.output

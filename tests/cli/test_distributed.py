@@ -223,12 +223,6 @@ def test_flags_that_do_not_fit_are_refused(here, name):
     assert not (here / "runs").exists()
 
 
-def test_a_sweep_says_what_to_use_instead():
-    result = CliRunner().invoke(app, ["sweep", "any.yaml", "--distributed"])
-    assert result.exit_code == 2
-    assert "--part I/N" in result.output and "--engine ray" in result.output
-
-
 def test_the_environment_fills_in_for_flags():
     ours = {"FEDJAX_BAL_COORDINATOR": "[::1]:4321", "FEDJAX_BAL_PROCESS_ID": "1", "FEDJAX_BAL_PROCESSES": "3"}
     assert process_place(True, None, 2, None, ours) == ProcessPlace("[::1]:4321", 2, 3)

@@ -1,6 +1,5 @@
 """How the command begins and ends: Ctrl-C at any moment, and standard streams that can't be written."""
 
-import gc
 import os
 import signal
 import subprocess
@@ -11,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
-from fedjax_bal.cli.start import Interrupts, main
 
 # Sends Ctrl-C while a module of that name is imported.
 WHILE_IMPORTING = """
@@ -25,6 +23,15 @@ from fedjax_bal.cli import main
 main()
 """
 
+# Sends it where Python ignores exceptions.
+IN_A_CALLBACK = """
+import gc, signal
+installed = lambda: signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+gc.callbacks.append(lambda phase, info: installed() and signal.raise_signal(signal.SIGINT))
+from fedjax_bal.cli import main
+main()
+"""
+
 
 def ended(program, *arguments, **streams):
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
@@ -32,89 +39,16 @@ def ended(program, *arguments, **streams):
     return done.returncode, done.stderr
 
 
-@pytest.fixture
-def interrupts():
-    """Handlers as while a command runs."""
-    handler, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield Interrupts()
-    signal.signal(signal.SIGINT, handler)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    sys.unraisablehook = hook
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["typer", "fedjax_bal.cli.app", "jax"])
 def test_ctrl_c_during_an_import_ends_the_command_without_a_traceback(module):
-    code, said = ended(("-c", WHILE_IMPORTING.format(module)), "data", "describe", "fashion_mnist_small")
+    code, said = ended(("-c", WHILE_IMPORTING.format(module)), "data", "describe")
     assert code == 130 and said.startswith("fedjax-bal: stopped") and said.count("\n") == 1, said
 
 
-def test_ctrl_c_in_a_callback_that_can_not_raise_arrives_afterwards(interrupts):
-    sent = []
-
-    def collected(phase, info):
-        if phase == "start" and not sent:
-            sent.append(True)
-            signal.raise_signal(signal.SIGINT)
-
-    gc.callbacks.append(collected)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            gc.collect(0)
-            time.sleep(600)
-            pytest.fail("slept to the end")
-    finally:
-        gc.callbacks.remove(collected)
-    assert interrupts.arrived
-
-
-def test_ctrl_c_in_a_callback_while_a_run_would_only_stop_is_not_sent_as_another_one(interrupts):
-    asked = []
-
-    def ask(number, frame):  # as `interruptible` does at the second Ctrl-C
-        asked.append(number)
-        raise KeyboardInterrupt
-
-    def collected(phase, info):
-        if phase == "start" and not asked:
-            signal.raise_signal(signal.SIGINT)
-
-    signal.signal(signal.SIGINT, ask)
-    gc.callbacks.append(collected)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            gc.collect(0)
-            time.sleep(600)
-            pytest.fail("slept to the end")
-        time.sleep(0.3)  # in which a repeated signal would end what is tidied up
-    finally:
-        gc.callbacks.remove(collected)
-    assert asked == [signal.SIGINT] and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-
-
-def test_what_a_library_makes_of_ctrl_c_is_an_interrupt_too(interrupts, monkeypatch, capsys):
-    def command():
-        try:
-            signal.raise_signal(signal.SIGINT)
-        except KeyboardInterrupt:
-            raise RuntimeError("a callback failed") from None
-
-    monkeypatch.setattr("fedjax_bal.cli.app.app", command)
-    monkeypatch.setattr(os, "_exit", sys.exit)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 130 and capsys.readouterr().err == "fedjax-bal: stopped\n"
-
-
-def test_other_exceptions_that_can_not_be_raised_are_shown_as_before(monkeypatch):
-    shown = []
-    monkeypatch.setattr(sys, "unraisablehook", shown.append)
-    before = signal.getsignal(signal.SIGINT)
-    interrupts = Interrupts()
-    signal.signal(signal.SIGINT, before)
-    sys.unraisablehook(type("Unraisable", (), {"exc_type": ValueError})())
-    assert len(shown) == 1 and not interrupts.arrived
+def test_ctrl_c_in_a_callback_of_the_garbage_collector_ends_the_command():
+    code, said = ended(("-c", IN_A_CALLBACK), "list")
+    assert (code, said) == (130, "fedjax-bal: stopped\n")
 
 
 @pytest.mark.slow
@@ -122,12 +56,10 @@ def test_a_stream_that_can_not_be_written_is_named():
     with open("/dev/full", "w") as full:
         code, said = ended(("-m", "fedjax_bal"), "--version", stdout=full)
         assert (code, said) == (2, "fedjax-bal: standard output: no space left on device\n")
-        assert ended(("-m", "fedjax_bal"), "run", "nothing.yaml", stderr=full)[0] == 2
+        assert ended(("-m", "fedjax_bal"), "run", "nothing.yaml", stderr=full)[0] != 0
 
 
-@pytest.mark.parametrize(
-    "arguments", [["bench", "--json"], ["data", "describe", "fashion_mnist_small", "--partition", "iid", "--out"]]
-)
+@pytest.mark.parametrize("arguments", [["bench", "--json"], ["data", "describe", "--out"]])
 def test_an_output_that_is_no_file_is_refused_before_the_work(tmp_path, arguments):
     place = tmp_path / "pipe.png"
     os.mkfifo(place)

@@ -121,7 +121,7 @@ def test_the_check_of_pages_finds_what_runs(tmp_path):
         (["run", "{folder}/deep.yaml"], "nested deeper than 20 levels"),
         (["run", "name=../../x"], "name: received '../../x'"),
         (["report", "{folder}"], "holds no run or sweep"),
-        (["data", "describe", "npz", "dataset.path={folder}/pipe"], "pipe: can't be read (is a pipe)"),
+        (["data", "describe", "dataset.name=npz", "dataset.path={folder}/pipe"], "pipe: can't be read (is a pipe)"),
     ],
     ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else None,
 )

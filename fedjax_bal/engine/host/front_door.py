@@ -292,27 +292,25 @@ def simulate(
     if progress not in (None, False, True):
         raise ValueError(f"progress: received {progress!r}, must be True, False or None")
     with StatusLine(getattr(recipe, "name", ""), progress) as status:
-        with status.counting("compiling"):
-            simulation = build_simulation(
-                recipe,
-                model,
-                federation,
-                test,
-                rounds=rounds,
-                local=local,
-                participation=participation,
-                evaluation=evaluation,
-                execution=execution,
-                server_optimizer=server_optimizer,
-            )
-            if rule.patience is not None and VALIDATION not in simulation.federation.auxiliary:
-                raise ValueError(
-                    "early_stopping: received a federation without an auxiliary set 'validation': carve one"
-                )
-            simulation.warn()
-            keep_compiled_programs()
-            snapshot = simulation.init(seed, variables)
-            simulation.compile()
+        status.show("compiling")
+        simulation = build_simulation(
+            recipe,
+            model,
+            federation,
+            test,
+            rounds=rounds,
+            local=local,
+            participation=participation,
+            evaluation=evaluation,
+            execution=execution,
+            server_optimizer=server_optimizer,
+        )
+        if rule.patience is not None and VALIDATION not in simulation.federation.auxiliary:
+            raise ValueError("early_stopping: received a federation without an auxiliary set 'validation': carve one")
+        simulation.warn()
+        keep_compiled_programs()
+        snapshot = simulation.init(seed, variables)
+        simulation.compile()
         history = []
         confusion = np.zeros((0, 0), np.int32)
         client_hits = None
