@@ -9,7 +9,7 @@ from fedjax_bal.lab.errors import FolderError, FolderInUseError, writing
 from fedjax_bal.lab.folder import RunFolder, choose_folder
 from fedjax_bal.lab.schema import RunClients, RunRecord
 from fedjax_bal.lab.sweep_folder import SweepFolder
-from fedjax_bal.lab.sweep_plan import Point, Sweep, load_sweep, shortest_ends
+from fedjax_bal.lab.sweep_plan import Point, Sweep, load_sweep, plan_sweep, shortest_ends
 from fedjax_bal.lab.training_line import training_line
 
 if TYPE_CHECKING:
