@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import small_run
 
-from fedjax_bal.config import config_digest, resolved_yaml
+from fedjax_bal.config import config_digest, load_config, resolved_yaml, run_digest
 from fedjax_bal.lab import FolderError, RunFolder, SweepFolder, choose_folder
 from fedjax_bal.lab.folder import PERSONALISED, PICTURES, run_name
 
@@ -255,3 +255,25 @@ def test_sha256sum_checks_a_finished_folder_whatever_its_files_are_called(tmp_pa
     assert check().returncode == 1
     folder.begin(config, fresh=False)
     assert not (path / "SHA256SUMS").exists()
+
+
+def test_a_run_is_repeated_from_the_copies_of_its_files_alone(tmp_path):
+    files = [tmp_path / name / "w.npz" for name in ("a", "b")]
+    for number, file in enumerate(files):
+        file.parent.mkdir()
+        file.write_bytes(bytes([number]))
+    methods = f"methods=[fedavg, {{recipe: scaffold, model: {{weights: {files[1]}}}}}]"
+    config = small_run.config(tmp_path, f"model.weights={files[0]}", methods)
+    path = tmp_path / "run"
+    claim(path, config)
+    _, text = RunFolder(path).read_sheet()
+    assert str(tmp_path) not in text
+    for file in files:
+        file.unlink()
+    empty = tmp_path / "empty"
+    shutil.copytree(path / "files", empty / "files")
+    (empty / "config.yaml").write_text(text)
+    again = load_config(empty / "config.yaml")
+    assert run_digest(again) == run_digest(config)
+    named = [Path(method.model.weights) for method in again.methods]
+    assert [(file.name, file.read_bytes()) for file in named] == [("w.npz", b"\0"), ("w.npz", b"\1")]
