@@ -212,7 +212,9 @@ def test_rows_that_do_not_fit_a_table_are_refused(patients, run):
     with pytest.raises(ValueError, match="inputs: column 'age' has 1 missing value in 30 rows, the first in row 2"):
         table_run.predict(table | {"age": np.where(np.arange(30) == 2, np.nan, table["age"])})
     for single in ([50.0, 1.0, 0.5], np.array([50, 1, 0.5], object)):
-        with pytest.raises(ValueError, match=r"inputs: received \[3\] .*3 \(age, smoker, .*single row is frame.iloc"):
+        with pytest.raises(
+            ValueError, match=r"inputs: received \[3\] .*inputs, 3 \(age, smoker, .*single row is frame.iloc"
+        ):
             table_run.predict(single)
     with pytest.raises(ValueError, match="inputs: received masked values"):
         table_run.predict(np.ma.masked_equal(np.zeros((2, 3), np.float32), 0))

@@ -175,16 +175,16 @@ def test_a_folder_that_is_moved_with_its_configuration_trace_and_run_goes_on(tmp
         small_run.run(there / "run", moved(there, 6))
 
 
-@pytest.mark.slow
-def test_a_method_that_is_added_trains_alone(tmp_path):
-    path, one = tmp_path / "run", "{recipe: fedavg}"
-    more = "{recipe: fedprox, mu: 0.1}"
-    small_run.run(path, small_run.config(tmp_path, f"methods=[{one}]", "seeds=[0]"))
-    before = {file: file.stat().st_mtime_ns for file in path.glob("checkpoints/fedavg*/*")}
-    display = small_run.run(path, small_run.config(tmp_path, f"methods=[{more}, {one}]", "seeds=[0]"))
-    assert [step for step in display.steps if step[0] == "fedavg"] == [("fedavg", 0, 7)]
-    assert {file: file.stat().st_mtime_ns for file in path.glob("checkpoints/fedavg*/*")} == before
-    small_run.run(tmp_path / "whole", small_run.config(tmp_path, f"methods=[{more}, {one}]", "seeds=[0]"))
-    assert results(path) == results(tmp_path / "whole")
-    with pytest.raises(FolderError, match="belongs to another configuration"):
-        small_run.run(path, small_run.config(tmp_path, f"methods=[{one}]", "seeds=[0]"))
+def test_a_method_that_is_added_to_a_finished_comparison_is_trained_alone(trained, tmp_path):
+    path = shutil.copytree(trained(*small_run.ONE), tmp_path / "run")
+    before = small_run.metrics(path)
+    checkpoints = {file: file.read_bytes() for file in (path / "checkpoints" / "fedavg-seed-0").iterdir()}
+    both = small_run.config(tmp_path, *small_run.ONE, "methods=[{recipe: fedprox, mu: 0.1}, {recipe: fedavg}]")
+    display = small_run.run(path, both)
+    assert display.steps == [("fedavg", 0, 4), *(("fedprox", 0, round) for round in (0, 2, 4))]
+    lines = small_run.metrics(path)
+    assert [line for line in lines if line["method"] == "fedavg"] == before
+    assert {line["method"] for line in lines} == {"fedprox", "fedavg"}
+    assert {file: file.read_bytes() for file in (path / "checkpoints" / "fedavg-seed-0").iterdir()} == checkpoints
+    with pytest.raises(FolderError, match="belongs to another configuration"):  # whose results it would leave out
+        small_run.run(path, small_run.config(tmp_path, *small_run.ONE))
