@@ -184,11 +184,7 @@ def run_comparison(
                 _say_stopped(folder.path)
             raise typer.Exit(INTERRUPTED) from None
         if first:
-            page = build_page(folder.path)
-            closing = Output()
-            show_results(folder.path, console, closing)
-            console.say(lab.Cost.saved(summary["cost"]).in_words(summary["wall_s"]))
-            closing.say(f"report: {page}")
+            show_comparison(folder.path, summary, console)
         fail_for_failures(
             f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]
         )
@@ -388,6 +384,17 @@ def build_page(path: Path) -> Path:
     from fedjax_bal.report import build, build_sweep
 
     return build_sweep(path) if SweepFolder(path).exists() else build(path)
+
+
+def show_comparison(path: Path, summary: Mapping[str, Any], console: Output) -> None:
+    """Writes a comparison's page, and prints its tables (on `console`) and its conclusion."""
+    from fedjax_bal.lab import Cost
+
+    page = build_page(path)
+    closing = Output()
+    show_results(path, console, closing)
+    console.say(Cost.saved(summary["cost"]).in_words(summary["wall_s"]))
+    closing.say(f"report: {page}")
 
 
 def show_results(path: Path, console: Output, closing: Output) -> None:

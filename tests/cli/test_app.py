@@ -118,19 +118,20 @@ def test_run_writes_everything_and_says_where(here, monkeypatch):
     assert written == own | {"execution.json", "tables.csv", "tables.tex"}
     HTMLParser().feed((folder / "report.html").read_text())
 
-    monkeypatch.setattr("fedjax_bal.report.gallery.run_figures", lambda run, origins=None: [])  # they take seconds
+    monkeypatch.setattr("fedjax_bal.report.gallery.run_figures", lambda runs: [])  # they take seconds
     (folder / "report.html").unlink()
     assert invoke("report", folder).exit_code == 0
     assert (folder / "report.html").exists()
 
     said = invoke("run", "small.yaml", "--quiet").output
     verdict, report = said.rstrip("\n").rsplit("\n", 1)
-    assert verdict.startswith("No clear winner over the last four evaluations: ") and verdict in result.output
+    assert verdict.startswith("No clear winner: ") and verdict in result.output
     assert report == "report: runs/small/report.html"
 
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
     lines = invoke("run", "small.yaml", "seeds=[0, 1, 2]", "--dry-run").output.splitlines()
     assert lines[0].startswith("small: 6 runs, 2 to train; about ")
+    assert lines[2].split()[:5] == ["1", "fedavg", "1", "1", "7"]
     assert lines[-1] == "  would resume in runs/small"
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
 
@@ -202,7 +203,7 @@ def test_another_sweep_takes_the_next_folder_and_says_so(here, monkeypatch):
 
     monkeypatch.setattr("fedjax_bal.lab.run_sweep", begin)
     monkeypatch.setattr(running, "build_page", lambda path: path)
-    monkeypatch.setattr(running, "show_sweep", lambda *_: None)
+    monkeypatch.setattr(running, "show_results", lambda *_: None)
     (here / "grid.yaml").write_text(f"{small_run.TEXT}sweep: [{{training.batch_size: [10, 20]}}]\n")
     for changes in ([], ["training.rounds=9"]):
         assert "Differences" not in invoke("sweep", "grid.yaml", *changes).output
@@ -280,7 +281,7 @@ def test_unknown_lists_and_folders_are_refused(here):
 @pytest.mark.parametrize(("width", "rows"), [("40", "  final: "), ("80", "±"), ("140", "±")])
 def test_no_figure_is_cut_off_at_any_width(here, monkeypatch, trained, width, rows):
     monkeypatch.setenv("COLUMNS", width)
-    monkeypatch.setattr("fedjax_bal.report.gallery.run_figures", lambda run, origins=None: [])  # they take seconds
+    monkeypatch.setattr("fedjax_bal.report.gallery.run_figures", lambda runs: [])  # they take seconds
     (here / "small.yaml").write_text(small_run.TEXT)
     shutil.copytree(trained(), here / "runs" / "small")
     result = invoke("run", "small.yaml", "methods.1.label=" + 60 * "x", "--plain")

@@ -7,7 +7,7 @@ import toys
 
 from fedjax_bal import data, make_round, models, simulate
 from fedjax_bal.engine.host import build_simulation
-from fedjax_bal.lab import RunFolder, dry_run
+from fedjax_bal.lab import Point, RunFolder, SharedInputs, Sweep, dry_run
 from fedjax_bal.options import Participation
 from fedjax_bal.recipes import balanced_softmax, combine, fedavg, fedetf, fedprox, flcir, logit_adjustment, rebafl
 
@@ -71,7 +71,8 @@ def test_the_command_line_says_so_beside_the_data(tmp_path):
         "execution.rounds_per_dispatch=1",
         "methods=[fedavg, flcir, {recipe: flcir, name: selected, aggregation: selected}]",
     )
-    lines = list(dry_run(config, RunFolder(tmp_path / "run"), None, None, fresh=False))
+    sweep = Sweep(config.name, (), (Point("", {}, config),), "")
+    lines = list(dry_run(sweep, {"": RunFolder(tmp_path / "run")}, SharedInputs(plan=True), None))
     (place,) = [place for place, line in enumerate(lines) if line.startswith("  note: ")]
     assert lines[place].startswith("  note: flcir: a round trains 3 of 100 clients")
     assert lines[place - 1].startswith("  data: ") and lines[place + 1].startswith("  training: ")

@@ -1,6 +1,7 @@
 """A finished run that gets more rounds and seeds comes to the same bits as if it had had them from the start."""
 
 import json
+import shutil
 import zipfile
 
 import jax

@@ -43,7 +43,7 @@ def test_a_tracker_has_the_lines_of_the_metrics_over_a_stop_and_others_failures(
 def test_the_command_line_passes_trackers_on(trained, tmp_path, monkeypatch):
     tracker, folders = Remembering("mine"), []
     register("tracker", "mine")(lambda folder: folders.append(folder) or tracker)
-    monkeypatch.setattr(running, "_show", lambda *arguments: None)
+    monkeypatch.setattr(running, "show_comparison", lambda *arguments: None)
     (tmp_path / "small.yaml").write_text(small_run.TEXT)
     shutil.copytree(trained(*small_run.ONE), tmp_path / "runs" / "small")
     monkeypatch.chdir(tmp_path)
