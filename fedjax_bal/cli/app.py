@@ -12,7 +12,7 @@ from fedjax_bal.cli import arguments as args
 from fedjax_bal.cli.console import Output, messages, printing
 from fedjax_bal.cli.data import describe, list_datasets, prepare
 from fedjax_bal.cli.listing import explain, guide, list_names, schema
-from fedjax_bal.cli.running import build_page, run
+from fedjax_bal.cli.running import run, write_page
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -152,16 +152,16 @@ def report(
                 )
         if out is None:
             for folder in folders:
-                console.say(f"report: {build_page(folder)}")
+                console.say(f"report: {write_page(folder)}")
             if len(folders) == 1:
                 return
             if any(SweepFolder(folder).exists() for folder in folders):
                 console.say("no comparison: whole sweeps can't be compared; give the folders of points, in points/")
                 return
-        from fedjax_bal.report import build_comparison
+        from fedjax_bal.report import write_comparison_page
 
         try:
-            console.say(f"comparison: {build_comparison(folders, out or RunFolder(folders[0]).comparison)}")
+            console.say(f"comparison: {write_comparison_page(folders, out or RunFolder(folders[0]).comparison)}")
         except FolderError as error:
             if out is not None:
                 raise

@@ -12,7 +12,7 @@ import jax
 from fedjax_bal._version import __version__
 from fedjax_bal.config import Config
 from fedjax_bal.lab.copies import PLUGIN_COPIES
-from fedjax_bal.lab.schema import Command
+from fedjax_bal.lab.records import Command
 from fedjax_bal.plugins import loaded_plugins, plugin_sources
 
 

@@ -32,7 +32,7 @@ from fedjax_bal.lab.copies import FILE_COPIES, PLUGIN_COPIES, copied_files, copi
 from fedjax_bal.lab.csv_text import as_csv, read_csv
 from fedjax_bal.lab.errors import CHOOSE_ANOTHER, START_OVER, FolderError, reading, writing
 from fedjax_bal.lab.output_folder import SUMS, OutputFolder
-from fedjax_bal.lab.schema import Partition, RunClients, RunRecord, unwritten_summary
+from fedjax_bal.lab.records import ClientResults, Partition, RunRecord, unwritten_summary
 from fedjax_bal.metrics import METRICS, TEXT
 from fedjax_bal.plugins import COLUMNS
 
@@ -292,7 +292,7 @@ class RunFolder(OutputFolder):
         }
         self._write_arrays(_CONFUSION, cells)
 
-    def write_clients(self, runs: Iterable[RunClients]) -> None:
+    def write_clients(self, runs: Iterable[ClientResults]) -> None:
         """Replaces the results by client of all runs, numbers rounded to six digits; no file without any."""
         table = [
             {"method": run.method, "seed": run.seed, "client": name}
@@ -306,7 +306,7 @@ class RunFolder(OutputFolder):
         if table:
             self._write(_CLIENTS, as_csv(table).encode())
 
-    def read_clients(self) -> list[RunClients]:
+    def read_clients(self) -> list[ClientResults]:
         """Reads the results by client; empty for runs whose clients have no test rows."""
         if not (self.path / _CLIENTS).exists():
             return []
@@ -315,11 +315,11 @@ class RunFolder(OutputFolder):
             for row in read_csv(self._read(_CLIENTS).decode()):
                 runs.setdefault((row["method"], int(row["seed"])), []).append(row)
             return [
-                RunClients(
+                ClientResults(
                     *run,
                     tuple(row["client"] for row in rows),
-                    *(np.array([int(row[name]) for row in rows]) for name in RunClients._fields[3:5]),
-                    *(np.array([float(row[name] or "nan") for row in rows]) for name in RunClients._fields[5:]),
+                    *(np.array([int(row[name]) for row in rows]) for name in ClientResults._fields[3:5]),
+                    *(np.array([float(row[name] or "nan") for row in rows]) for name in ClientResults._fields[5:]),
                 )
                 for run, rows in runs.items()
             ]

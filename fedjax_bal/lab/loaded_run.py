@@ -23,8 +23,8 @@ from fedjax_bal.lab.errors import FolderError
 from fedjax_bal.lab.exports import Inputs, inputs_of, logits_of, write_export
 from fedjax_bal.lab.folder import RunFolder, run_name
 from fedjax_bal.lab.model_files import MODEL_FORMATS
+from fedjax_bal.lab.records import ClientResults, RunId
 from fedjax_bal.lab.run import load_variables, runs_of
-from fedjax_bal.lab.schema import RunClients, RunId
 from fedjax_bal.lab.setup import Setup, SharedInputs, network, set_up, to_read
 from fedjax_bal.lab.splits import name_inputs
 from fedjax_bal.lab.sweep_folder import SweepFolder
@@ -183,7 +183,7 @@ class LoadedRun:
             "method": np.repeat([run.method for run in found], counts),
             "seed": np.repeat([run.seed for run in found], counts),
             "client": np.array([name for run in found for name in run.names]),
-            **{name: np.concatenate([getattr(run, name) for run in found]) for name in RunClients._fields[3:]},
+            **{name: np.concatenate([getattr(run, name) for run in found]) for name in ClientResults._fields[3:]},
         }
         return _as_frame(columns)
 

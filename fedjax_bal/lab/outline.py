@@ -10,7 +10,7 @@ from fedjax_bal.config import Config, resolved_sheet
 from fedjax_bal.data import resident_peak
 from fedjax_bal.engine.host import Member, Snapshot, open_stack
 from fedjax_bal.lab.folder import RunFolder
-from fedjax_bal.lab.loop import Batch, batch_runs, steps_per_round
+from fedjax_bal.lab.loop import RunBatch, batch_runs, steps_per_round
 from fedjax_bal.lab.run import Run, runs_of
 from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.lab.summary import known_runs
@@ -24,7 +24,7 @@ _LONGEST_NAMES = 40  # characters
 _COMPILING = 200_000_000  # bytes that XLA's compiler and the figures of a page take, as measured
 
 
-def outline(name: str, runs: int, batches: Sequence[Batch], *, timed: bool = False) -> Iterator[str]:
+def outline(name: str, runs: int, batches: Sequence[RunBatch], *, timed: bool = False) -> Iterator[str]:
     """Describes what is left to do: a line, then a table of the programs.
 
     Args:
@@ -36,7 +36,7 @@ def outline(name: str, runs: int, batches: Sequence[Batch], *, timed: bool = Fal
     left = [run for batch in batches for run in batch.runs]
     steps = sum((run.simulation.rounds - run.round) * steps_per_round(run.simulation) for run in left)
     yield f"{name}: {runs} runs, {len(left)} to train; about {steps:,.0f} local steps; {_memory(batches)}"
-    programs: dict[int, list[Batch]] = {}
+    programs: dict[int, list[RunBatch]] = {}
     for batch in batches:
         programs.setdefault(batch.program, []).append(batch)
     rows = [["program", "methods", "runs", "together", "rounds", "state", *(["dispatch", "all"] if timed else [])]]
@@ -54,13 +54,13 @@ def outline(name: str, runs: int, batches: Sequence[Batch], *, timed: bool = Fal
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def method_names(*batches: Batch) -> str:
+def method_names(*batches: RunBatch) -> str:
     """Names the methods of batches, as far as there is room."""
     names = ", ".join(dict.fromkeys(run.id.method for batch in batches for run in batch.runs))
     return names if len(names) <= _LONGEST_NAMES else f"{names[: _LONGEST_NAMES - 4]} ..."
 
 
-def _memory(batches: Sequence[Batch]) -> str:
+def _memory(batches: Sequence[RunBatch]) -> str:
     """Describes the memory that data and the largest batch need, without what programs need."""
     needed = []
     for batch in batches:
@@ -79,7 +79,7 @@ def _memory(batches: Sequence[Batch]) -> str:
     return f"about {size(on_device)} of memory on each device and {size(on_host)} on the host"
 
 
-def _seconds_per_dispatch(batch: Batch) -> float:
+def _seconds_per_dispatch(batch: RunBatch) -> float:
     """Times the second dispatch of a batch that starts anew, or the only one; nothing is kept."""
     stack = open_stack([Member(run.simulation, run.id.seed) for run in batch.runs], [None] * len(batch.runs))
     stack.compile()

@@ -28,14 +28,14 @@ from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import checkpoint
 from fedjax_bal.lab.errors import START_OVER, FolderError, reading
 from fedjax_bal.lab.folder import RunFolder
-from fedjax_bal.lab.schema import RunId
+from fedjax_bal.lab.records import RunId
 from fedjax_bal.lab.setup import Setup
 from fedjax_bal.lab.summary import Cost
 from fedjax_bal.metrics import EarlyStopping
 from fedjax_bal.types import Variables
 
 
-class SavedRun(NamedTuple):
+class RunState(NamedTuple):
     """The content of a checkpoint; field names are the array names in the file."""
 
     snapshot: Snapshot
@@ -190,7 +190,7 @@ class Run:
             )
         self.lines = [by_round[number] for number in due]
 
-    def load_checkpoint(self) -> SavedRun | None:
+    def load_checkpoint(self) -> RunState | None:
         """Loads the newest undamaged checkpoint; None if there is none. Several processes get that of the first.
 
         Raises:
@@ -212,7 +212,7 @@ class Run:
         saved = _fitted(file, arrays, self._template(arrays.get(".snapshot.asked")))
         return saved._replace(snapshot=saved.snapshot._replace(round=int(saved.snapshot.round)))
 
-    def _template(self, asked: np.ndarray | None = None) -> SavedRun:
+    def _template(self, asked: np.ndarray | None = None) -> RunState:
         """Returns the shapes of the run's checkpoint, with zeros for counts of an evaluation.
 
         It holds the memories of the clients that were asked to train; without `asked`, of all clients.
@@ -230,7 +230,7 @@ class Run:
                 saved = lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype)
                 memory = jax.tree.map(saved, snapshot.state.memory)
                 snapshot = snapshot._replace(state=snapshot.state._replace(memory=memory))
-        return SavedRun(snapshot, matrix, self.fingerprint, self.identity, hits)
+        return RunState(snapshot, matrix, self.fingerprint, self.identity, hits)
 
 
 def runs_of(config: Config, setup: Setup, folder: Any, note: Callable[[str], None]) -> list[Run]:
@@ -282,7 +282,7 @@ def load_variables(
     starts = (".snapshot.round", ".snapshot.state.variables")
     nothing: Any = None
     state = State(shapes, nothing, nothing, nothing)
-    wanted = SavedRun(Snapshot(np.int64(0), state, nothing, nothing, nothing), nothing, nothing, nothing)
+    wanted = RunState(Snapshot(np.int64(0), state, nothing, nothing, nothing), nothing, nothing, nothing)
     saved = _fitted(file, {name: array for name, array in arrays.items() if name.startswith(starts)}, wanted)
     return int(saved.snapshot.round), saved.snapshot.state.variables
 
@@ -313,7 +313,7 @@ def _read_newest(
     return None
 
 
-def _fitted(file: Path, arrays: Mapping[str, np.ndarray], wanted: SavedRun) -> SavedRun:
+def _fitted(file: Path, arrays: Mapping[str, np.ndarray], wanted: RunState) -> RunState:
     """Arranges a checkpoint's arrays like the template."""
     try:
         return checkpoint.fit(arrays, wanted)

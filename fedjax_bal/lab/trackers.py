@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 from fedjax_bal.config import Config, to_plain
 from fedjax_bal.lab.loop import Callback
+from fedjax_bal.lab.records import RunId
 from fedjax_bal.lab.run import Run
-from fedjax_bal.lab.schema import RunId
 from fedjax_bal.registry import Registry
 from fedjax_bal.validate import is_number, one_of
 

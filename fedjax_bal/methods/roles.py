@@ -211,10 +211,10 @@ class Part:
         """Returns the federation with the part's additions; selectors see the result's class counts."""
         return federation
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects a model or a federation with which the part would not work as documented."""
 
-    def caution(self, setting: CheckContext, cohort: int) -> str:
+    def caution(self, context: CheckContext, cohort: int) -> str:
         """Says why the part makes this run learn next to nothing, with at most `cohort` clients in a round, if it does.
 
         The text is shown before training; by default it is empty. A run that can't be right is refused by `check`.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.config import leaves, name_in_results
-from fedjax_bal.lab import RunClients
+from fedjax_bal.lab import ClientResults
 from fedjax_bal.metrics import (
     MANY_EVALUATIONS,
     METRICS,
@@ -29,7 +29,7 @@ from fedjax_bal.metrics import (
     spread,
     spread_of_draws,
 )
-from fedjax_bal.report.reading import DONE, Runs, entries, labels_of, planned_runs, state_of
+from fedjax_bal.report.reading import DONE, ReportedRuns, entries, labels_of, planned_runs, state_of
 from fedjax_bal.report.tables import MINUS, Table, megabytes, points, printable
 
 AVERAGED = f"Mean of last {MOST_AVERAGED}, %"
@@ -71,7 +71,7 @@ _STATES = (
 _CORRELATION = Unit("", 1, ".2f")
 
 
-class Comparison(NamedTuple):
+class MethodComparison(NamedTuple):
     """The methods of some runs, in groups that share their data, so that only they can be compared.
 
     Attributes:
@@ -109,7 +109,7 @@ class Comparison(NamedTuple):
         return [row for group in self.runs for row in statistics(group, published)]
 
 
-def compare_runs(runs: Runs) -> Comparison:
+def compare_runs(runs: ReportedRuns) -> MethodComparison:
     """Compares the methods of runs, each with those on the same data."""
     shared = _by_data(runs)
     groups = [summarise(group) for group in shared]
@@ -119,7 +119,7 @@ def compare_runs(runs: Runs) -> Comparison:
         every = [(known, key, value) for known in map(leaves, runs.configs.values()) for key, value in known.items()]
         keys = [key for known, key, value in every if of_data(key) and value != known.get(_without_method(key))]
     table = comparison_table(groups, runs.record.summary["target_accuracy"], notes(groups))
-    return Comparison(shared, groups, list(dict.fromkeys(keys)) or ["their rows"], table)
+    return MethodComparison(shared, groups, list(dict.fromkeys(keys)) or ["their rows"], table)
 
 
 def differences(configs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -141,7 +141,7 @@ def _is_of_data(key: str) -> bool:
     return any(f"{key}.".startswith(f"{section}.") for section in _OF_DATA)
 
 
-def _by_data(runs: Runs) -> list[list[dict[str, Any]]]:
+def _by_data(runs: ReportedRuns) -> list[list[dict[str, Any]]]:
     """Groups runs by what determines which client holds which rows: settings, and the data set's own numbers.
 
     Runs whose seeds have a partition each get a `SeededDraw` as their seed, so that only runs on the same partition are
@@ -330,7 +330,7 @@ def verdict(methods: Sequence[MethodSummary]) -> str:
     return said
 
 
-def run_states(runs: Runs) -> list[Table]:
+def run_states(runs: ReportedRuns) -> list[Table]:
     """Tables of the runs that aren't simply done, and of clients whose updates were left out or scaled down."""
     known = {(run["method"], run["seed"]): run for run in runs.record.summary["runs"]}
     rows = []
@@ -452,7 +452,7 @@ def _methods(part: Mapping[str, Any]) -> str:
     return ", ".join(printable(str(method)) for method in part["methods"])
 
 
-def by_client(clients: Sequence[RunClients]) -> list[Table]:
+def by_client(clients: Sequence[ClientResults]) -> list[Table]:
     """Builds the table of each client's accuracy with each method: of up to 20 clients, or of the ten worst.
 
     It is empty without results by client, or if clients of one name have different rows, as with a partition for each

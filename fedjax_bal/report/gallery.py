@@ -24,7 +24,7 @@ from fedjax_bal.report import plots
 from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.comparison import AVERAGED, MOST_CLIENTS
 from fedjax_bal.report.page import Picture
-from fedjax_bal.report.reading import Runs
+from fedjax_bal.report.reading import ReportedRuns
 from fedjax_bal.report.tables import join_some, printable
 
 _CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
@@ -67,7 +67,7 @@ def to_pictures(drawn: Iterable[plots.Drawn]) -> list[Picture]:
     ]
 
 
-def run_figures(runs: Runs) -> Iterator[plots.Drawn]:
+def run_figures(runs: ReportedRuns) -> Iterator[plots.Drawn]:
     """Yields all figures for which the runs have data, in page order."""
     run = runs.record
     classes = run.summary["class_names"]
@@ -125,7 +125,7 @@ def _about(panels: Sequence[plots.Panel], *, bands: bool) -> str:
     return _caption(_BANDS * bands, _SPLIT * split)
 
 
-def _over_rounds(runs: Runs, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:
+def _over_rounds(runs: ReportedRuns, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:
     """Draws accuracy by round, by traffic and by simulated time, and the accuracy of clients' models by round."""
     lines = runs.record.lines
     summary = runs.record.summary
@@ -177,7 +177,7 @@ def _by_cost(
     return series
 
 
-def _at_the_end(runs: Runs, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:
+def _at_the_end(runs: ReportedRuns, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:
     """Draws accuracy and predictions by class, and accuracy by client, at the last evaluation."""
     summary = runs.record.summary
     # The last evaluation of a failed run isn't its end.
@@ -238,7 +238,7 @@ def _at_the_end(runs: Runs, methods: Sequence[str], panels: Sequence[plots.Panel
     yield from _by_client(runs, methods, panels)
 
 
-def _by_client(runs: Runs, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:
+def _by_client(runs: ReportedRuns, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:
     """Draws accuracy by client at the last evaluation: of each client where a few have names, or ranked."""
     kind = kind_of_inputs(runs)
     every = runs.record.clients
@@ -273,7 +273,7 @@ def _by_client(runs: Runs, methods: Sequence[str], panels: Sequence[plots.Panel]
         yield "clients", "Accuracy by client", text, figure
 
 
-def kind_of_inputs(runs: Runs) -> str:
+def kind_of_inputs(runs: ReportedRuns) -> str:
     """Returns "images", or "rows" for other inputs, for texts on the examples of a run."""
     shapes = [part["input_shape"] for part in runs.record.summary["partitions"] if "input_shape" in part]
     return "images" if all(len(shape) == 3 for shape in shapes) else "rows"
@@ -286,7 +286,7 @@ def class_samples(partitions: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
     return np.array(only, dtype=float) if any(only) else None
 
 
-def _partitions(runs: Runs) -> Iterator[plots.Drawn]:
+def _partitions(runs: ReportedRuns) -> Iterator[plots.Drawn]:
     partitions = runs.record.summary["partitions"]
     parts = [part for part in partitions if np.size(part.get("class_counts") or [])]
     kept = []

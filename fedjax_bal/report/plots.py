@@ -187,7 +187,7 @@ def wrapped(text: str, letters: int = _LONGEST_LINE) -> str:
     return "\n".join(lines).replace(_FIRM, " ")
 
 
-class Line(NamedTuple):
+class LineStyle(NamedTuple):
     """A line's name in the legend, its colour, and its marker."""
 
     label: str
@@ -199,7 +199,7 @@ class Panel(NamedTuple):
     """A panel of curves: its title (may be empty), and its lines by their names in the data."""
 
     title: str
-    lines: Mapping[str, Line]
+    lines: Mapping[str, LineStyle]
 
 
 class Series(NamedTuple):
@@ -229,7 +229,7 @@ def panels_of(
     runs = list(dict.fromkeys(run for _, run in pairs.values()))
     looks = list(zip(COLOURS, MARKERS, strict=True))
     if len(methods) < len(names) and len(runs) <= len(COLOURS):
-        of_runs = {run: Line(run, *look) for run, look in zip(runs, looks, strict=False)}
+        of_runs = {run: LineStyle(run, *look) for run, look in zip(runs, looks, strict=False)}
         return [
             Panel(method, {name: of_runs[run] for name, (of, run) in pairs.items() if of == method})
             for method in methods
@@ -238,11 +238,11 @@ def panels_of(
     repeated = {}
     if len(names) > len(COLOURS):
         first, *others = names
-        repeated[first] = Line(first, GREY, "None")
+        repeated[first] = LineStyle(first, GREY, "None")
         count = -(-len(others) // len(COLOURS))
         parts = [part.tolist() for part in np.array_split(np.array(others, object), count)]
     return [
-        Panel(title, repeated | {name: Line(name, *look) for name, look in zip(part, looks, strict=False)})
+        Panel(title, repeated | {name: LineStyle(name, *look) for name, look in zip(part, looks, strict=False)})
         for part in parts
     ]
 

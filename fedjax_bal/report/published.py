@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from fedjax_bal.config import setting_leaves
 from fedjax_bal.metrics import NOTHING, SHARE, MethodSummary, Spread, mean_interval
 from fedjax_bal.report.comparison import AVERAGED, summarise
-from fedjax_bal.report.reading import Runs, labels_of, section
+from fedjax_bal.report.reading import ReportedRuns, labels_of, section
 from fedjax_bal.report.sweep_results import Results, list_conditions, name_condition, parsed, summarise_condition
 from fedjax_bal.report.tables import Table, flat, printable, signed
 
@@ -107,7 +107,7 @@ class PaperComparison(NamedTuple):
         return Table("Differences from the paper's configuration", ("Key", "Here", "Paper"), self.changes)
 
 
-def paper_comparison_of_run(runs: Runs) -> PaperComparison:
+def paper_comparison_of_run(runs: ReportedRuns) -> PaperComparison:
     """Collects the methods of a run for which its configuration has published accuracies."""
     config = runs.record.config
     paper = section(config, "paper")

@@ -20,7 +20,7 @@ FAILED = "failed"
 _MOST_FOLDERS = 20
 
 
-class Runs(NamedTuple):
+class ReportedRuns(NamedTuple):
     """The runs of one folder, or of several ones.
 
     Attributes:
@@ -48,7 +48,7 @@ class PlannedRun(NamedTuple):
     rounds: int | None
 
 
-def read_runs(folders: Sequence[Path], names: Mapping[str, str] = NO_NAMES) -> Runs:
+def read_runs(folders: Sequence[Path], names: Mapping[str, str] = NO_NAMES) -> ReportedRuns:
     """Reads run folders, with the methods' names in reports.
 
     Args:
@@ -63,7 +63,7 @@ def read_runs(folders: Sequence[Path], names: Mapping[str, str] = NO_NAMES) -> R
     known = {name: label for run in records for name, label in labels_of(run.config).items()}
     check_names(names, known)
     if len(records) == 1:
-        return Runs(records[0], {"": records[0].config})
+        return ReportedRuns(records[0], {"": records[0].config})
     resolved = [folder.resolve() for folder in folders]
     if len(set(resolved)) < len(resolved) or len(resolved) > _MOST_FOLDERS:
         raise FolderError(
@@ -97,7 +97,7 @@ def read_runs(folders: Sequence[Path], names: Mapping[str, str] = NO_NAMES) -> R
     lines = [line for run in joined for line in run.lines]
     clients = [of_run for run in joined for of_run in run.clients]
     configs = {name: run.config for name, run in zip(named, records, strict=True)}
-    return Runs(RunRecord({}, "", lines, summary, clients=clients), configs, origins)
+    return ReportedRuns(RunRecord({}, "", lines, summary, clients=clients), configs, origins)
 
 
 def _read(folder: Path, names: Mapping[str, str]) -> RunRecord:

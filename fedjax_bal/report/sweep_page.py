@@ -25,7 +25,7 @@ _ON_TEST = "Settings were selected on the test set, so all of these accuracies a
 _LEADERS = "Bold: the 95% intervals of all its leads exclude 0. Lead: over the method with the next highest accuracy."
 
 
-def build_sweep(folder: Path) -> Path:
+def write_sweep_page(folder: Path) -> Path:
     """Writes `sweep.html`, `plots/*.svg`, `curves.csv`, and `tables.csv` and `.tex` into a sweep's folder.
 
     If the sweep is unfinished, the page says so. Returns the page's path.

@@ -41,12 +41,12 @@ _CONDITIONS = (
 _SEEDS = {"seed", *SEED_LISTS}
 _OF_RUN = ("method", "seed", "round")
 
-Setting = tuple[Any, ...]
+SweepSetting = tuple[Any, ...]
 """The value of each axis of a sweep."""
 Condition = Mapping[int, Any]
 """Values of some axes, by axis index."""
 _ANY: Condition = {}
-Run = dict[str, Any]
+SeededRun = dict[str, Any]
 """A run as `metrics.compare` takes it: its seed is a `SeededDraw`, and only a finished run has numbers."""
 
 
@@ -120,10 +120,10 @@ class Results:
         return list(dict.fromkeys(row["method"] for row in self.rows))
 
     @cached_property
-    def runs(self) -> dict[tuple[str, Setting], list[Run]]:
+    def runs(self) -> dict[tuple[str, SweepSetting], list[SeededRun]]:
         """The runs of each method at each setting, in table order; the last row of a repeated run counts."""
         names = (*(metric.name for metric in METRICS.values() if metric.of_run), *COSTS)
-        by_setting: dict[tuple[str, Setting], dict[SeededDraw, Run]] = {}
+        by_setting: dict[tuple[str, SweepSetting], dict[SeededDraw, SeededRun]] = {}
         for row, draw in zip(self.rows, self.draws, strict=True):
             done = row["status"] == "done"
             numbers = {name: row[name] if done and _are_numbers([row.get(name)]) else None for name in names}
@@ -192,7 +192,7 @@ class Results:
         swept = any(key in ("methods", "seeds") for axis in axes for key in axis)
         return None if swept or not all(isinstance(entries, list) for entries in lists) else math.prod(map(len, lists))
 
-    def setting(self, row: Mapping[str, Any]) -> Setting:
+    def setting(self, row: Mapping[str, Any]) -> SweepSetting:
         """The value of each axis in a row."""
         return tuple(axis.value(row) for axis in self.axes)
 
@@ -200,7 +200,7 @@ class Results:
         """Returns whether an axis has several values, all of them numbers."""
         return len(self.values[place]) > 1 and _are_numbers(self.values[place], _LARGEST_DRAWN)
 
-    def is_at_edge(self, method: str, setting: Setting) -> bool:
+    def is_at_edge(self, method: str, setting: SweepSetting) -> bool:
         """Returns whether a tuned value is the lowest or highest one swept, so that a better one may lie beyond it."""
         return any(
             setting[place] in (self.values[place][0], self.values[place][-1])
@@ -319,7 +319,7 @@ class Cell(NamedTuple):
         asked: number of planned runs.
     """
 
-    setting: Setting
+    setting: SweepSetting
     mean: float | None
     deviation: float | None
     count: int
@@ -350,7 +350,7 @@ def name_condition(results: Results, condition: Condition) -> str:
     return ", ".join(results.axes[place].format_value(value) for place, value in condition.items())
 
 
-def name_tuned(results: Results, method: str, setting: Setting) -> str:
+def name_tuned(results: Results, method: str, setting: SweepSetting) -> str:
     """Formats a method's values of the tuned axes."""
     swept = {place: results.axes[place].format_value(setting[place]) for place in results.tuned}
     return ", ".join(results.unswept.get((method, place), text) for place, text in swept.items())
@@ -368,7 +368,7 @@ def _best_of(candidates: Sequence[Cell]) -> Cell | None:
     return max(known, key=lambda cell: (cell.count / max(cell.asked, 1), cell.mean or 0.0), default=None)
 
 
-def best_runs(results: Results, condition: Condition) -> list[Run]:
+def best_runs(results: Results, condition: Condition) -> list[SeededRun]:
     """Lists the runs of the methods at their best settings (at the first setting if no run is finished)."""
     chosen = []
     for method in results.methods:

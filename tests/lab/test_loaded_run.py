@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from fedjax_bal import LocalTraining, data, export_model, load_run, load_weights, models, recipes, simulate
 from fedjax_bal.cli.app import app
-from fedjax_bal.lab.schema import RunId
+from fedjax_bal.lab.records import RunId
 
 # The second method's model is fine-tuned for its evaluation alone, the third's network has a projection.
 METHODS = "methods=[{recipe: fedavg}, {recipe: fedbabu, name: my body, fine_tune_epochs: 2}, {recipe: moon}]"

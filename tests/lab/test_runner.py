@@ -22,7 +22,7 @@ import small_run
 from fedjax_bal import data, files, load_run
 from fedjax_bal.engine.host import executable
 from fedjax_bal.lab import FolderError, RunFolder, checkpoint, environment, loop
-from fedjax_bal.report import build, gallery
+from fedjax_bal.report import gallery, write_run_page
 
 ONE = small_run.ONE
 
@@ -53,7 +53,7 @@ def test_rounds_without_any_client_are_recorded_and_read_like_others(tmp_path, m
             assert (line["train_loss"], line["bytes_up"], line["bytes_down"]) == (None, 0, 0)
             assert not number % 4 or line["test_loss"] == lines[number - 1]["test_loss"]
     assert list(frame["clients"]) == [line["clients"] for line in lines]
-    assert "not finished" not in build(path).read_text()
+    assert "not finished" not in write_run_page(path).read_text()
 
 
 def test_summary_agrees_with_the_metrics(trained):

@@ -17,9 +17,9 @@ from small_sweep import sweep as sweep_of
 from fedjax_bal.engine.host import executable, stack
 from fedjax_bal.lab import FolderError, SweepFolder, loop, setup
 from fedjax_bal.lab import sweep as sweep_module
-from fedjax_bal.lab.schema import RunId
+from fedjax_bal.lab.records import RunId
 from fedjax_bal.lab.sweep import COSTS, SweepTable
-from fedjax_bal.report.sweep_page import build_sweep
+from fedjax_bal.report.sweep_page import write_sweep_page
 
 AXES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}, {partition.samples_per_client: [40, 40000]}]"
 RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}]"
@@ -180,9 +180,9 @@ def test_points_that_a_continued_sweep_leaves_out_are_named(tmp_path):
     path, axes = tmp_path / "out", "sweep: [{{training.optimizer.learning_rate: [0.05, {}]}}]"
     on_page = "earlier points that the sweep lacks, and the tables leave out: learning_rate=0.2."
     _, _, said = carry(sweep(tmp_path, axes.format(0.2), FEDAVG), path)
-    assert "this sweep lacks" not in said and "the sweep lacks" not in build_sweep(path).read_text()
+    assert "this sweep lacks" not in said and "the sweep lacks" not in write_sweep_page(path).read_text()
     assert "that this sweep lacks, and its table, too: 1" in carry(sweep(tmp_path, axes.format(0.4), FEDAVG), path)[2]
-    assert on_page in build_sweep(path).read_text()
+    assert on_page in write_sweep_page(path).read_text()
 
 
 def test_a_dry_run_times_two_dispatches_and_writes_nothing(tmp_path):
@@ -209,11 +209,11 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
 @pytest.mark.slow
 def test_the_page_answers(finished):
     path, _, _ = finished
-    page = build_sweep(path).read_text()
+    page = write_sweep_page(path).read_text()
     assert "control variates" in page and "Highest accuracy at each condition" in page
     assert "diverged" in page and "round 1" in page
     assert "Accuracy by learning_rate" in page
-    assert page == build_sweep(path).read_text()
+    assert page == write_sweep_page(path).read_text()
 
 
 @pytest.mark.slow
@@ -232,7 +232,7 @@ def test_a_damaged_folder_is_told(finished, tmp_path, file, text, message):
         (tmp_path / name).write_bytes((finished[0] / name).read_bytes())
     (tmp_path / file).write_text(text)
     with pytest.raises(FolderError, match=message):
-        build_sweep(tmp_path)
+        write_sweep_page(tmp_path)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rounding import STEPS, SUM
 
-from fedjax_bal.lab import RunClients, as_csv
+from fedjax_bal.lab import ClientResults, as_csv
 from fedjax_bal.metrics import METRICS, NOTHING, REPORT_TABLES, SeededDraw, compare, ranked_clients
 from fedjax_bal.report.comparison import (
     by_client,
@@ -220,7 +220,7 @@ def of_run(method, seed, accuracies, names=None):
     clients = np.arange(len(accuracies))
     names = names or tuple(map(str, clients))
     accuracies = np.array(accuracies)
-    return RunClients(method, seed, names, 10 + clients, 1 - np.isnan(accuracies), accuracies, accuracies)
+    return ClientResults(method, seed, names, 10 + clients, 1 - np.isnan(accuracies), accuracies, accuracies)
 
 
 def test_each_of_a_few_clients_has_its_accuracy_with_each_method():

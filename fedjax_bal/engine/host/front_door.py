@@ -123,7 +123,7 @@ def build_simulation(
     # Parts also implement the options of batch statistics; they come after the recipe's own.
     recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[local.batch_statistics]))
     normalisation = normalisation_of(model)
-    facts = NeedsContext(
+    needs_context = NeedsContext(
         parts=recipe.parts,
         local=trained,
         carried=bool(recipe.carried),
@@ -135,10 +135,10 @@ def build_simulation(
         clips=execution.clips,
     )
     if not needs_checked:
-        check_needs(facts)
-    seen = CheckContext(recipe.parts, model, federation, trained, facts.carried, rounds)
+        check_needs(needs_context)
+    check_context = CheckContext(recipe.parts, model, federation, trained, needs_context.carried, rounds)
     for part in recipe.parts:
-        part.check(seen)
+        part.check(check_context)
 
     # The parts may add rows to the federation, so its sizes and shapes are looked at only afterwards.
     if enlarge is not None:
@@ -157,7 +157,7 @@ def build_simulation(
     model = at_precision(model, execution.precision)
     selector = compatibility.choose_selector(recipe, participation, federation)
     compatibility.check_asynchrony(recipe, selector, participation)
-    cautions = [part.caution(seen, selector.most) for part in recipe.parts]
+    cautions = [part.caution(check_context, selector.most) for part in recipe.parts]
     sizes = np.diff(federation.offsets)
     test_images = int(np.sum(test.real))
     if evaluation.local_test_images > test_images:
