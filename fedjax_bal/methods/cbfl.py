@@ -113,9 +113,9 @@ class _Generating(WarmUp, abc.ABC):
         if self.gamma and context.normalisation and not context.normalisation.statistics:
             raise ValueError(
                 f"generator: received the model {context.model!r} without batch normalisation and "
-                f"gamma={self.gamma:g}, the weight of batch statistics in the generator's loss: take a model with batch normalisation "
-                f"({', '.join(BATCH_NORMALISED)}), or set gamma to 0 to train the generator on the model's answers "
-                "alone"
+                f"gamma={self.gamma:g}, the weight of batch statistics in the generator's loss: take a model with "
+                f"batch normalisation ({', '.join(BATCH_NORMALISED)}), or set gamma to 0 to train the generator on the "
+                "model's answers alone"
             )
 
     def network(self, model: Model) -> Generator:

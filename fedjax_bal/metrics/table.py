@@ -159,7 +159,7 @@ _SHOTS = (
     "Classes are many-, medium- or few-shot by their training rows in the whole federation; evaluation.shots says "
     "where the groups end."
 )
-_LAST10 = "The mean of a run's last ten evaluations, where it has as many."
+_LAST10 = "Mean of a run's last ten evaluations, if it has at least ten."
 _AT_BEST = (
     "The accuracy on the test set in the round in which the validation metric was best, which unlike the best of all "
     "was not picked on the test set."

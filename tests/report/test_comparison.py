@@ -166,7 +166,7 @@ def test_notes_are_on_what_is_shown():
     note = lambda **values: details(runs(**values))[0].note
     assert note(balanced_accuracy=0.5) == "On the test set, at the last evaluation."
     assert "many-, medium- or few-shot" in note(many_shot_accuracy=0.5, few_shot_accuracy=0.1)
-    assert note(last10_accuracy=0.5) == "The mean of a run's last ten evaluations, where it has as many."
+    assert note(last10_accuracy=0.5) == "Mean of a run's last ten evaluations, if it has at least ten."
 
 
 def test_every_key_has_a_column():

@@ -98,7 +98,7 @@ class Simulation:
         rounds: number of rounds of a run.
         selector: selects the cohort: the recipe's, or that of `participation`.
         participation: which clients are available, which deliver, and how fast they are.
-        execution: how the work is laid out, and how broken clients are handled.
+        execution: how to lay out the work, and what to do with broken clients.
         batch_size: B as requested; the setting's is no larger than the largest client.
         groups: masks over the classes by which accuracies are averaged, from `fedjax_bal.metrics.shot_groups`.
         saves: whether checkpoints are written, which takes memory, too.
