@@ -58,9 +58,9 @@ def bench(
         ),
     ] = None,
     workload: Annotated[
-        list[str] | None, typer.Option(help="One or more of W1 to W5 and W4b, as W1,W3. Default: all.")
+        list[str] | None, typer.Option(help="One or more of W1 to W5 and W4b, such as W1,W3. Default: all.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Time to measure each case for, without compilation.")] = 5.0,
+    seconds: Annotated[float, typer.Option(help="Seconds to measure each case, excluding compilation.")] = 5.0,
     clients_per_round: Annotated[int | None, typer.Option(help="Number of clients per round.")] = None,
     synthetic: Annotated[
         bool, typer.Option("--synthetic", help="Train on random pixels (the default without --data-dir).")
@@ -110,7 +110,7 @@ def report(
         ),
     ] = None,
     bold: Annotated[
-        bool, typer.Option("--bold", help="In the table, bold the best mean and underline those that may equal it.")
+        bool, typer.Option("--bold", help="In the table, bold the best mean; underline means that may equal it.")
     ] = False,
     names: Annotated[
         list[str] | None,
@@ -120,7 +120,7 @@ def report(
     ] = None,
     plugin: args.Plugins = None,
 ) -> None:
-    """Write the pages of runs and sweeps again; for several runs, also a page that compares them."""
+    """Rewrite the pages of runs and sweeps; for several runs, also write a page that compares them."""
     with messages():
         from fedjax_bal.lab import FolderError, RunFolder, SweepFolder
 
@@ -179,11 +179,11 @@ def export(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="npz, safetensors or orbax (weights), stablehlo (a program). Default: by the ending of --out, or npz.",
+            help="npz, safetensors or orbax (weights), stablehlo (a program). Default: from the extension of --out, or npz.",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="File to write, or folder for orbax. Default: in the run folder's exports/.")
+        Path | None, typer.Option(help="File to write, a folder for orbax. Default: in exports/ of the run.")
     ] = None,
     data_dir: args.DataDir = None,
     plugin: args.Plugins = None,

@@ -22,10 +22,10 @@ class Unit:
     Attributes:
         title: its name.
         rounds: the number of its rounds.
-        program: units with the same one take equally long for a local step.
+        program: units with the same program take equally long for a local step.
         steps: local steps in an average round, of all its runs.
-        done: finished rounds.
-        ended: whether it has ended early.
+        done: number of finished rounds.
+        ended: whether it has stopped early.
         bar: its bar, in a terminal.
     """
 
@@ -39,7 +39,7 @@ class Unit:
 
     @property
     def left(self) -> int:
-        """Rounds that are left."""
+        """Number of remaining rounds."""
         return 0 if self.ended else max(self.rounds - self.done, 0)
 
 

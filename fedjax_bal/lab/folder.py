@@ -205,7 +205,7 @@ class RunFolder(OutputFolder):
             if found := self._read_json(_EXECUTION):
                 return RecordedExecution(**found)
         if self.first and any(self.path.glob(f"{_CHECKPOINTS}/*/round-*.npz")):
-            raise FolderError(f"{self.path / _EXECUTION}: missing; put back a copy of it, or {START_OVER}")
+            raise FolderError(f"{self.path / _EXECUTION}: missing; restore a copy of it, or {START_OVER}")
         return None
 
     def read_devices(self) -> int | None:
@@ -271,7 +271,7 @@ class RunFolder(OutputFolder):
     def read_summary(self) -> dict[str, Any]:
         """Reads what the last session found; empty before the first one has ended. Absent metrics become None."""
         metrics = [metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT]
-        with reading(self.path / _SUMMARY, "put back a copy of it, or delete it and run the command again"):
+        with reading(self.path / _SUMMARY, "restore a copy of it, or delete it and run the command again"):
             if summary := self._read_json(_SUMMARY):
                 return {**summary, "runs": [dict.fromkeys(metrics) | run for run in summary["runs"]]}
         return {}

@@ -1,4 +1,4 @@
-"""What a run or sweep has left to do: its programs, runs, local steps and memory, and in a dry run its pace."""
+"""What remains to be done in a run or sweep: programs, runs, local steps and memory; in a dry run also the time."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ _COMPILING = 200_000_000  # bytes that XLA's compiler and the figures of a page 
 
 
 def outline(name: str, runs: int, batches: Sequence[RunBatch], *, timed: bool = False) -> Iterator[str]:
-    """Describes what is left to do: a line, then a table of the programs.
+    """Describes what remains to be done: a line, then a table of the programs.
 
     Args:
         name: of the comparison or sweep.
@@ -55,13 +55,13 @@ def outline(name: str, runs: int, batches: Sequence[RunBatch], *, timed: bool = 
 
 
 def method_names(*batches: RunBatch) -> str:
-    """Names the methods of batches, as far as there is room."""
+    """Names the methods of batches, shortened to fit."""
     names = ", ".join(dict.fromkeys(run.id.method for batch in batches for run in batch.runs))
     return names if len(names) <= _LONGEST_NAMES else f"{names[: _LONGEST_NAMES - 4]} ..."
 
 
 def _memory(batches: Sequence[RunBatch]) -> str:
-    """Describes the memory that data and the largest batch need, without what programs need."""
+    """Describes the memory that data and the largest batch need, excluding programs."""
     needed = []
     for batch in batches:
         simulation = batch.runs[0].simulation
@@ -80,7 +80,7 @@ def _memory(batches: Sequence[RunBatch]) -> str:
 
 
 def _seconds_per_dispatch(batch: RunBatch) -> float:
-    """Times the second dispatch of a batch that starts anew, or the only one; nothing is kept."""
+    """Times the second dispatch of a batch that starts from scratch, or its only one; keeps nothing."""
     stack = open_stack([Member(run.simulation, run.id.seed) for run in batch.runs], [None] * len(batch.runs))
     stack.compile()
     seconds = 0.0
@@ -95,7 +95,7 @@ def _seconds_per_dispatch(batch: RunBatch) -> float:
 def dry_run(
     sweep: Sweep, folders: Mapping[str, RunFolder | None], inputs: SharedInputs, most: int | None
 ) -> Iterator[str]:
-    """Describes what a sweep, or a run as a sweep of one point, has left to do; changes nothing.
+    """Describes what remains to be done in a sweep, or in a run as a sweep of one point; changes nothing.
 
     Args:
         sweep: the sweep, or the part of it to train.

@@ -114,7 +114,7 @@ class Run:
     def start(self) -> Snapshot | None:
         """Hands over the snapshot with which training begins or resumes; None before the first round.
 
-        Training takes the model's memory, so the run keeps the rest only.
+        Training takes the model's memory, so the run keeps only the rest.
         """
         snapshot = self.snapshot
         if snapshot is not None:
@@ -177,7 +177,7 @@ class Run:
         if saved is None and max(by_round, default=0) >= self.checkpoint_every + self.simulation.rounds_per_dispatch:
             raise FolderError(
                 f"{self.folder.checkpoints(*self.id)}: has no checkpoint, but {file} has round {max(by_round)} of "
-                f"{self.title}; put back a copy of the checkpoints, or {START_OVER}"
+                f"{self.title}; restore a copy of the checkpoints, or {START_OVER}"
             )
         # Sums over rounds, such as traffic, need every line. A shorter run has also evaluated its last round, which a
         # longer one may skip.
@@ -185,8 +185,8 @@ class Run:
         missing = next((number for number in due if number not in by_round), None)
         if missing is not None:
             raise FolderError(
-                f"{file}: lacks round {missing} of {self.title}, whose checkpoint is of round {self.round}, and "
-                f"nothing is touched; put back a copy of it, or {START_OVER}"
+                f"{file}: lacks round {missing} of {self.title}, whose checkpoint is from round {self.round}; nothing "
+                f"was changed. Restore a copy of it, or {START_OVER}"
             )
         self.lines = [by_round[number] for number in due]
 
@@ -204,10 +204,9 @@ class Run:
         # The fingerprint is checked before the state: with other data its shapes may differ.
         if not np.array_equal(arrays.get(checkpoint.FINGERPRINT, ()), self.fingerprint):
             raise FolderError(
-                f"{self.folder.path}: was begun with other images, labels, class names, owners of images, partition, "
-                "traces or initial weights than those that are read now, and nothing in it is touched; pass the same "
-                "--data-dir as then and leave the files that the configuration names as they were, or "
-                f"{START_OVER}"
+                f"{self.folder.path}: started with different images, labels, class names, owners of images, partition, "
+                "traces or initial weights; nothing in it was changed. Pass the same --data-dir as then and restore "
+                f"the files that the configuration names, or {START_OVER}"
             )
         saved = _fitted(file, arrays, self._template(arrays.get(".snapshot.asked")))
         return saved._replace(snapshot=saved.snapshot._replace(round=int(saved.snapshot.round)))
@@ -309,7 +308,7 @@ def _read_newest(
             note(text)
         return file, arrays
     if files:
-        raise FolderError(f"{files[0].parent}: every checkpoint is damaged; put back a copy of one, or {START_OVER}")
+        raise FolderError(f"{files[0].parent}: every checkpoint is damaged; restore a copy of one, or {START_OVER}")
     return None
 
 
@@ -319,6 +318,6 @@ def _fitted(file: Path, arrays: Mapping[str, np.ndarray], wanted: RunState) -> R
         return checkpoint.fit(arrays, wanted)
     except checkpoint.StateError as error:
         raise FolderError(
-            f"{file}: is whole, but holds another state than this version's ({error}), and nothing is touched; "
-            f"resume with the versions that wrote it (summary.json names them), or {START_OVER}"
+            f"{file}: undamaged, but doesn't fit the state of this version ({error}); nothing was changed. Resume "
+            f"with the versions that wrote it (see summary.json), or {START_OVER}"
         ) from error

@@ -202,8 +202,8 @@ class Trackers(Callback):
             self._trackers.remove(tracker)
             cause = (str(error).strip() or type(error).__name__).splitlines()[0]
             self._note(
-                f"warning: {tracker.name} failed and is left out from here on ({cause}); metrics.jsonl has everything, "
-                "and the same command again shows what is missing"
+                f"warning: {tracker.name} failed and is left out of this session ({cause}); metrics.jsonl has "
+                "everything, and the next session adds what is missing"
             )
             for run in self._open_runs(tracker):
                 with contextlib.suppress(Exception):

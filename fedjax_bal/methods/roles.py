@@ -516,7 +516,7 @@ class Report(Part, abc.ABC):
     def report(self, outcome: Outcome) -> PyTree:
         """Returns arrays that are summed over clients; `outcome.memory` is the result of the part's `remember`.
 
-        `outcome.ctx.memory` is the memory at the beginning of the round. A client that trains several times in a round, as
+        `outcome.ctx.memory` is the memory at the start of the round. A client that trains several times in a round, as
         with Astraea's mediators, sends only its last report.
         """
 

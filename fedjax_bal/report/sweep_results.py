@@ -201,7 +201,7 @@ class Results:
         return len(self.values[place]) > 1 and _are_numbers(self.values[place], _LARGEST_DRAWN)
 
     def is_at_edge(self, method: str, setting: SweepSetting) -> bool:
-        """Returns whether a tuned value is the lowest or highest of its axis; a better value may be outside the sweep."""
+        """Returns whether a tuned value is the lowest or highest of its axis, so that a better one may be outside."""
         return any(
             setting[place] in (self.values[place][0], self.values[place][-1])
             for place in self.tuned

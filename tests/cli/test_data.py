@@ -311,7 +311,7 @@ def test_a_configuration_its_auxiliary_rows_and_methods_of_their_own(here):
     lines = lines_of("tiny.yaml", "--out", "tiny.svg")
     assert lines[0] == "fashion_mnist_small: iid, 4 clients, seed=0"
     assert [line.split()[-1] for line in lines[2:12]] == ["990"] * 10
-    assert "methods with other data fedprox" in lines
+    assert "methods with different data fedprox" in lines
     assert "<svg" in (here / "tiny.svg").read_text()
     assert {entry.name for entry in here.iterdir()} == {"tiny.yaml", "tiny.svg"}
     again = lines_of("tiny.yaml", "clients=5", "partition=quantity", "sizes=power", "dataset=labels_47")

@@ -174,7 +174,7 @@ def test_processes_whose_numbers_would_differ_do_not_start(here):
 
 DIFFERENT = {
     "training.rounds=3": "training.rounds: 2 on process 0, 3 on process 1",
-    "--devices=1": "as many devices, but there are 2 on process 0, 1 on process 1",
+    "--devices=1": "the same number of devices, but there are 2 on process 0, 1 on process 1",
     "--processes=3": "--processes: 2 on process 0, 3 on process 1",
 }
 

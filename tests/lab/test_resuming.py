@@ -172,7 +172,7 @@ def test_a_folder_that_is_moved_with_its_configuration_trace_and_run_goes_on(tmp
     notes = small_run.run(there / "run", moved(there, 4)).notes
     assert notes[2:] == ["fedavg, seed 0: resuming after round 2"]  # after data and training
     (there / "phones.csv").write_text("round,client\n0,1\n0,2\n0,4\n1,4\n1,5\n1,6\n")
-    with pytest.raises(FolderError, match="was begun with other .*traces"):
+    with pytest.raises(FolderError, match="started with different .*traces"):
         small_run.run(there / "run", moved(there, 6))
 
 

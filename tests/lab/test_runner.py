@@ -258,7 +258,7 @@ def test_what_can_not_be_read_for_the_moment_is_not_damaged(copied, one, monkeyp
     with monkeypatch.context() as patched:
         for module in (files, checkpoint):
             patched.setattr(module, "open_file", failing)
-        with pytest.raises(FolderError, match=f"{name}: can't be read .*nothing is touched"):
+        with pytest.raises(FolderError, match=f"{name}: can't be read .*nothing was changed"):
             small_run.run(path, config)
         if name != "round-00000004.npz":
             with pytest.raises(FolderError, match=f"{name}: can't be read"):
@@ -320,7 +320,7 @@ def test_a_whole_checkpoint_of_another_version_s_state_is_not_deleted(copied, mo
     for file in first_checkpoints(path):  # with a leaf more, as another optax may have
         arrays = checkpoint.read(file)
         checkpoint.save(file.parent, checkpoint.round_of(file), Renamed({**arrays, ".added": np.zeros(3)}))
-    assert_refused(path, config, "is whole, but holds another state", ".added", "--fresh")
+    assert_refused(path, config, "undamaged, but doesn't fit the state", ".added", "--fresh")
 
 
 class Renamed(dict):

@@ -321,7 +321,7 @@ def test_points_begun_with_other_data_are_refused_and_left_as_they_are(finished,
     before = read()
     monkeypatch.setattr(setup.SharedInputs, "fingerprint", lambda self, config: np.zeros(32, np.uint8))
     rows, _, said = carry(sweep(tmp_path), path)
-    assert "was begun with other images" in said and "refused" in {row["status"] for row in rows}
+    assert "started with different images" in said and "refused" in {row["status"] for row in rows}
     assert read() == before
 
 

@@ -222,7 +222,8 @@ def simulate(
 
     Compiled programs are kept in the user's cache folder, `~/.cache/fedjax_bal` or below `XDG_CACHE_HOME`, unless jax
     has another one: `jax.config.update("jax_compilation_cache_dir", FOLDER)`. To keep none, set
-    `jax_enable_compilation_cache` to False. On a CPU all cores are used, unless jax has already started with fewer devices.
+    `jax_enable_compilation_cache` to False. On a CPU all cores are used, unless jax has already started with fewer
+    devices.
 
     Args:
         recipe: the method, from `fedjax_bal.recipes`.
