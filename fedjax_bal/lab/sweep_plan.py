@@ -227,8 +227,7 @@ def plan_sweep(command: Sheet) -> Sweep:
     if not command.is_sweep:
         raise ConfigError(
             f"{source}: lacks the key `sweep`, a list of axes such as [{{training.rounds: [10, 20]}}]: add it, or give "
-            "axes on the command line, such as rounds=10,20; or take `fedjax-bal run`, which needs none, or a sweep "
-            "like sweeps/clients"
+            "axes as changes, such as rounds=10,20"
         )
     axes = read_axes(command.file_axes, source) if command.file_axes is not None else []
     changes = list(command.changes)

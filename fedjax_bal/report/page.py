@@ -32,13 +32,13 @@ _LONGEST_LINE = 1000
 _MOST_DIFFERENCES = 60
 _CURVES = ("accuracy", "traffic", "mean-accuracy", "worst-class")
 _PHOTOS = "pictures"  # the start of the names of figures whose shades are never inverted
-_UNFINISHED = "This run is not finished, so the results below are provisional."
+_UNFINISHED = "This run is not finished, so its results are provisional."
 _SOME_UNFINISHED = "Some of these runs are not finished."
-_UNEQUAL_ROUNDS = "The runs have different numbers of rounds: their final accuracies are not of equal effort."
+_UNEQUAL_ROUNDS = "The runs have different numbers of rounds, so their final accuracies took different effort."
 _NOT_RECORDED = "not recorded"
 
 Pairs = Sequence[tuple[str, str]]
-"""Terms, and what is said of each."""
+"""Terms and their descriptions."""
 
 
 class Picture(NamedTuple):
@@ -250,7 +250,7 @@ def page_of_comparison(runs: ReportedRuns, pictures: Sequence[Picture]) -> Page:
 
 
 def _compared(runs: ReportedRuns, compared: MethodComparison, *warnings: str) -> dict[str, Any]:
-    """The parts of a page that runs of one folder and of several have in common."""
+    """The parts that the pages of one folder and of several have in common."""
     summary = runs.record.summary
     return {
         "warnings": [*warnings, compared.warning],
@@ -297,7 +297,7 @@ def reproduction(
 
 
 def _data(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Lists how many of the data set's rows and clients the methods use."""
+    """Lists how many rows and clients of the data set the methods use."""
     parts = [part for part in summary["partitions"] if part.get("data")]
     for part in parts[:_MOST_LINES]:
         methods = f" of {', '.join(map(str, part['methods']))}" if len(parts) > 1 else ""

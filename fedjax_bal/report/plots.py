@@ -147,7 +147,7 @@ def _small_multiples(figure: Figure, panels: int, across: int, *, shared: bool) 
 
 
 def to_svg(figure: Figure, title: str) -> str:
-    """Converts a figure to an SVG document with a title and without a date."""
+    """Converts a figure to an SVG document with a title, without a date."""
     return _save(figure, format="svg", metadata={"Title": printable(title), "Date": None, "Creator": None}).decode()
 
 
@@ -173,7 +173,7 @@ def _save(figure: Figure, **options: Any) -> bytes:
 
 
 def wrapped(text: str, letters: int = _LONGEST_LINE) -> str:
-    """Formats a name for a figure, in even lines of at most so many letters; `$...$` are formulas, see `split_math`."""
+    """Formats a name for a figure, in even lines of limited length; `$...$` are formulas, see `split_math`."""
     pieces = split_math(printable(text, LONGEST_NAME))
     # A line must not end within a formula.
     pieces[1::2] = [formula.replace(" ", _FIRM) for formula in pieces[1::2]]
@@ -345,7 +345,7 @@ def _end(handle: Any) -> float:
 
 
 def _legend_layout(figure: Figure, labels: Sequence[str], inches: float) -> tuple[list[str], dict[str, Any]]:
-    """Makes a figure higher by a legend of some width; returns its entries, and its columns: as many as fit."""
+    """Makes room for a legend below a figure; returns its entries, and as many columns as fit."""
     letter = _LETTER * _text_scale()
     letters = int(72 * inches / letter)
     handle = 7  # letters that a handle and the space after a column take

@@ -14,12 +14,12 @@ FAR = 0.02
 _MEASURES = {"final": "Final, %", "best": "Best of a run, %", "last5": AVERAGED}
 _LONGEST_VALUE = 120
 _NOTE = (
-    "Ours: mean ± standard deviation over seeds, with the 95% Student t interval of the mean. A star marks more than 2 "
-    "points between ours and the published accuracy."
+    "Ours: mean ± standard deviation over seeds, with the 95% Student t interval of the mean. A star marks "
+    "differences of more than 2 points from the published accuracy."
 )
 _CHANGED = (
-    "This isn't the paper's configuration, so nothing is reproduced: another setting has other accuracies even where a "
-    "method is the same."
+    "This isn't the paper's configuration, so it reproduces nothing: in another setting the same method has other "
+    "accuracies."
 )
 
 
@@ -72,7 +72,7 @@ class PaperComparison(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Says how many accuracies are near the published ones; empty without published ones."""
+        """Counts the accuracies that are near the published ones, in words; empty without published ones."""
         known = [entry for entry in self.entries if entry.difference is not None]
         if not known or self.changes:
             return _CHANGED if known else ""
@@ -81,7 +81,7 @@ class PaperComparison(NamedTuple):
 
     @property
     def tables(self) -> list[Table]:
-        """Our and the published accuracies, and what differs from the paper's setting; none without published ones."""
+        """Tables of our and the published accuracies, and of differences from the paper's setting; none without any."""
         if not self.entries:
             return []
         columns: dict[str, list[str]] = {"Method": [entry.method for entry in self.entries]}

@@ -72,7 +72,7 @@ def read_runs(folders: Sequence[Path], names: Mapping[str, str] = NO_NAMES) -> R
     classes = records[0].summary["class_names"]
     for folder, run in zip(folders, records, strict=True):
         if run.summary["class_names"] != classes:
-            raise FolderError(f"{folder}: has other classes than {folders[0]}; compare runs on one data set")
+            raise FolderError(f"{folder}: its classes differ from those of {folders[0]}; compare runs on one data set")
 
     # The shortest path suffixes that are distinct.
     longest = max(len(folder.parts) for folder in resolved)
@@ -103,7 +103,7 @@ def read_runs(folders: Sequence[Path], names: Mapping[str, str] = NO_NAMES) -> R
 def _read(folder: Path, names: Mapping[str, str]) -> RunRecord:
     """Reads a run folder; a session that was killed, or isn't over, has the results of its evaluated rounds."""
     if SweepFolder(folder).exists():
-        raise FolderError(f"{folder}: is a sweep's folder, whose page compares its runs; give only folders of runs")
+        raise FolderError(f"{folder}: holds a sweep, whose page compares its runs; give only folders of runs")
     run = RunFolder(folder).read()
     config = with_labels(run.config, names)
     labels = labels_of(config)

@@ -16,8 +16,8 @@ from fedjax_bal.validate import is_number
 _MOST_NAMED = 6
 _MOST_LOST = 20
 _MOST_COLUMNS = 8  # columns for methods in a table
-_NO_RESULT = "Some runs have no result, and count in none of the means below."
-_OF_OTHER_POINTS = "The folder has earlier points that the sweep lacks, and the tables leave out: {}."
+_NO_RESULT = "Some runs have no result, and the means below exclude them."
+_OF_OTHER_POINTS = "The folder has earlier points that the sweep lacks and the tables leave out: {}."
 _UNFINISHED = "This sweep is not finished: {} of its {} runs are in the table."
 _AT_EDGE = "* marks a best value at the edge of the sweep; consider extending it."
 _ON_VALIDATION = "Settings were selected by accuracy on the validation rows."
@@ -88,7 +88,7 @@ def page_of_sweep(results: sweeps.Results, pictures: Sequence[Picture] = ()) -> 
 
 
 def verdicts(results: sweeps.Results) -> list[str]:
-    """Says what the numbers of a sweep without conditions mean; a sweep over conditions has a table of them."""
+    """The conclusion of a sweep without conditions; a sweep over conditions has a table instead."""
     return [] if results.condition_axes else [verdict(sweeps.summarise_condition(results, {}))]
 
 
@@ -104,7 +104,7 @@ def comparisons(results: sweeps.Results) -> list[Table]:
 
 
 def leaders(results: sweeps.Results) -> list[Table]:
-    """A table of the method with the highest accuracy at each condition; none without conditions or other methods."""
+    """A table of the best method at each condition; none without conditions or with a single method."""
     if not results.condition_axes or len(results.methods) < 2:
         return []
     rows = []

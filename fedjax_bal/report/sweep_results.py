@@ -18,7 +18,7 @@ from fedjax_bal.report.tables import flat
 from fedjax_bal.validate import is_number
 
 LEAD = "last5_accuracy"
-NOT_SWEPT = "A method that sets a swept key itself is the same at all of its values."
+NOT_SWEPT = "A method that sets a swept key itself is the same at all values of the key."
 VALIDATION = "validation_accuracy"
 _LARGEST_DRAWN = 1e18  # largest value drawn on the axis of a figure
 COSTS = ("client_updates_per_s", "device_bytes")
@@ -402,7 +402,7 @@ def along(results: Results, axis: int, method: str, figure: str, condition: Cond
 
 
 def without_result(results: Results, axis: int) -> list[tuple[str, Any]]:
-    """Lists the methods and the values of an axis with runs of which none ended."""
+    """Lists the methods and values of an axis for which no run has finished."""
     every = {(method, setting[axis]): False for method, setting in results.runs}
     for (method, setting), runs in results.runs.items():
         every[method, setting[axis]] |= any(run[LEAD] is not None for run in runs)

@@ -70,7 +70,7 @@ def test_the_report_draws_all_of_it(folder):
     for words in (
         "Local models on the test set",
         "Classes in mini-batches",
-        "Real images and fakes of fakes",
+        "Real and generated images of fakes",
     ):
         assert words in page
 

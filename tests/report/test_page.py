@@ -276,7 +276,7 @@ def test_methods_of_runs_on_other_data_are_not_paired(folders, tmp_path):
     assert alike[1] == "Difference from fedavg (one/run), points [95% interval]" and len(alike[0]) == 1
     change(folders[1], partition={"clients": 21})
     page = write_comparison_page(folders, tmp_path / "out.html").read_text()
-    assert "Not all methods are on the same data (partition.clients)" in page
+    assert "Not all methods use the same data (partition.clients)" in page
     sentences, heading, cells = shown(page)
     assert heading == "Difference from the first method on the same data, points [95% interval]"
     assert cells == {**alike[2], "fedavg (two/run)": NOTHING, "rebafl (two/run)": cells["rebafl (one/run)"]}
@@ -338,7 +338,7 @@ def test_methods_of_a_run_on_other_data_are_not_paired(make_run, tmp_path, capsy
     config["methods"][2] |= {"label": "Centralised", "partition": {"scheme": "iid", "clients": 1}}
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     page = write_run_page(folder).read_text()
-    warning = "Not all methods are on the same data (methods.2.partition.scheme, methods.2.partition.clients)"
+    warning = "Not all methods use the same data (methods.2.partition.scheme, methods.2.partition.clients)"
     assert warning in page
     sentences, heading, cells = shown(page)
     assert heading == "Difference from the first method on the same data, points [95% interval]"
@@ -395,13 +395,13 @@ def test_what_can_not_be_compared_is_told(folders, tmp_path, pick, message):
 def test_a_sweep_is_not_compared_with_runs(folders, tmp_path):
     (tmp_path / "grid").mkdir()
     (tmp_path / "grid" / "sweep.yaml").write_text("sweep: []")
-    with pytest.raises(FolderError, match="grid: is a sweep's folder, whose page compares its runs"):
+    with pytest.raises(FolderError, match="grid: holds a sweep, whose page compares its runs"):
         write_comparison_page([*folders, tmp_path / "grid"], tmp_path / "out.html")
 
 
 def test_runs_on_other_classes_are_refused(make_run, folders, tmp_path):
     other = make_run(tmp_path / "other", classes=7)
-    with pytest.raises(FolderError, match="has other classes than"):
+    with pytest.raises(FolderError, match="its classes differ from those of"):
         read_runs([folders[0], other])
 
 

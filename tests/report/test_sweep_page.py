@@ -84,7 +84,7 @@ def test_a_best_value_at_the_end_of_its_axis_is_marked(tmp_path):
         (tmp_path / "sweep.yaml").write_text("sweep: [{lr: [0.1, 0.2, 0.3]}]\n")
         (tmp_path / "results.csv").write_text(f"lr,point,method,seed,status,last5_accuracy,failure\n{rows}")
         (best,) = best_settings(read_results(tmp_path))
-        assert best.rows == [("fedavg", f"lr {top}{mark}", "90.0")] and ("* is" in best.note) == bool(mark)
+        assert best.rows == [("fedavg", f"lr {top}{mark}", "90.0")] and ("* marks" in best.note) == bool(mark)
 
 
 def test_a_methods_own_value_is_not_called_its_best(tmp_path):
@@ -103,7 +103,7 @@ def test_a_methods_own_value_is_not_called_its_best(tmp_path):
     results = read_results(tmp_path)
     (best,) = best_settings(results)
     assert [row[1] for row in best.rows] == ["learning_rate 0.2 *", "learning_rate 0.03 (not swept)"]
-    assert "A method that sets a swept key itself is the same at all of its values." in page(results)
+    assert "A method that sets a swept key itself is the same at all values of the key." in page(results)
     # The setting doesn't show the base's value of what is swept.
     assert "learning_rate swept" in page(results) and "learning_rate 0.5" not in page(results)
 
