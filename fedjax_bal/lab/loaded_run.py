@@ -172,18 +172,18 @@ class LoadedRun:
         Raises:
             ValueError: no session has finished, or no client has test rows.
         """
-        found = self._folder.read_clients()
-        if not found:
+        results = self._folder.read_clients()
+        if not results:
             raise FolderError(
                 f"{self._folder.path}: has no clients.csv: sessions write it when they end, if clients have test rows "
                 "(a natural partition of data whose test rows have users, or evaluation.client_test)"
             )
-        counts = [len(run.names) for run in found]
+        counts = [len(run.names) for run in results]
         columns = {
-            "method": np.repeat([run.method for run in found], counts),
-            "seed": np.repeat([run.seed for run in found], counts),
-            "client": np.array([name for run in found for name in run.names]),
-            **{name: np.concatenate([getattr(run, name) for run in found]) for name in ClientResults._fields[3:]},
+            "method": np.repeat([run.method for run in results], counts),
+            "seed": np.repeat([run.seed for run in results], counts),
+            "client": np.array([name for run in results for name in run.names]),
+            **{name: np.concatenate([getattr(run, name) for run in results]) for name in ClientResults._fields[3:]},
         }
         return _as_frame(columns)
 
@@ -314,15 +314,15 @@ class LoadedRun:
         """Returns a method's network and its inputs from the folder alone; None without a summary."""
         if index not in self._networks:
             method = to_read(self.config).methods[index]
-            found = self._folder.read_partition(method.name)
-            if found is None:
+            partition = self._folder.read_partition(method.name)
+            if partition is None:
                 return None
-            model = network(method.model, len(found["samples"]), found["input_shape"])
+            model = network(method.model, len(partition["samples"]), partition["input_shape"])
             for part in method.recipe.parts:
                 model = part.bind(model)
-            mean, std = (np.asarray(numbers, np.float32) for numbers in (found["mean"], found["std"]))
-            names = tuple(found["input_names"]) if "input_names" in found else None
-            inputs = Inputs(found["input_dtype"], mean, std, names)
+            mean, std = (np.asarray(numbers, np.float32) for numbers in (partition["mean"], partition["std"]))
+            names = tuple(partition["input_names"]) if "input_names" in partition else None
+            inputs = Inputs(partition["input_dtype"], mean, std, names)
             self._networks[index] = at_precision(model, method.execution.options.precision), inputs
         return self._networks[index]
 

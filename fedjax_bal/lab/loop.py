@@ -45,7 +45,7 @@ class BuiltProgram(NamedTuple):
 
 
 class DispatchStats(NamedTuple):
-    """What a dispatch of a batch has taken."""
+    """The time and work of a dispatch of a batch."""
 
     round: int  # finished rounds
     seconds: float

@@ -58,11 +58,11 @@ def some_of_each_class(federation: Federation, classes: int, count: int) -> np.n
     rows = np.unique(np.asarray(federation.rows))
     labels = np.asarray(federation.labels)[rows]
     images = federation.images
-    found = np.zeros((classes, count, *np.shape(images)[1:]), np.uint8)
+    examples = np.zeros((classes, count, *np.shape(images)[1:]), np.uint8)
     for label in range(classes):
         shown = rows[labels == label][:count]
-        found[label, : len(shown)] = to_pixels(np.asarray(images[shown]))
-    return found
+        examples[label, : len(shown)] = to_pixels(np.asarray(images[shown]))
+    return examples
 
 
 def to_pixels(images: np.ndarray) -> np.ndarray:

@@ -197,10 +197,10 @@ class Run:
             FolderError: all checkpoints are damaged, or one can't be read, or belongs to another run, other data or
                 another state.
         """
-        found = processes().from_first(lambda: _read_newest(self.folder, self.id, self.identity, self.note))
-        if found is None:
+        newest = processes().from_first(lambda: _read_newest(self.folder, self.id, self.identity, self.note))
+        if newest is None:
             return None
-        file, arrays = found
+        file, arrays = newest
         # The fingerprint is checked before the state: with other data its shapes may differ.
         if not np.array_equal(arrays.get(checkpoint.FINGERPRINT, ()), self.fingerprint):
             raise FolderError(
@@ -273,11 +273,11 @@ def load_variables(
     Raises the same errors as `Run.load_checkpoint`, but can't tell whether the data have changed.
     """
     id = RunId(config.methods[index].name, seed)
-    found = _read_newest(folder, id, run_identity(config, index, seed), note)
-    if found is None:
+    newest = _read_newest(folder, id, run_identity(config, index, seed), note)
+    if newest is None:
         return None
     # The names of a checkpoint's arrays are those of the fields, so a template with nothing else selects these two.
-    file, arrays = found
+    file, arrays = newest
     starts = (".snapshot.round", ".snapshot.state.variables")
     nothing: Any = None
     state = State(shapes, nothing, nothing, nothing)

@@ -163,12 +163,12 @@ def split_rows(
         given = data.partition.from_dataset(data.partition.SCHEMES[partition.scheme], dataset, pool.rest)
         labels = pool.labels[pool.rest]
         try:
-            own = data.partition.draw(labels, **partition.drawing, given=given)
+            drawn = data.partition.draw(labels, **partition.drawing, given=given)
         except ValueError as error:
             if data.partition.takes_owners(partition.scheme) and dataset.train_clients is None:
                 raise  # no number of rows would do
             raise ValueError(f"{error}{rows_left(config, labels, len(dataset.train_labels))}") from error
-    rows = [pool.rest[numbers] for numbers in own]
+    rows = [pool.rest[numbers] for numbers in drawn]
     if not config.evaluation.client_test.wanted:
         return pool, rows, None
     with prefix_errors("evaluation.client_test"):

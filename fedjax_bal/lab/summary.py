@@ -36,9 +36,9 @@ class Cost(NamedTuple):
 
     def after(self, seconds: float, results: Iterable[DispatchResult]) -> "Cost":
         """Adds the cost of one dispatch."""
-        found = list(results)
-        updates = sum(result.client_updates for result in found)
-        samples = sum(result.samples for result in found)
+        dispatches = list(results)
+        updates = sum(result.client_updates for result in dispatches)
+        samples = sum(result.samples for result in dispatches)
         return Cost(self.compile_s, self.train_s + seconds, self.client_updates + updates, self.samples + samples)
 
     def rates(self) -> dict[str, float | None]:

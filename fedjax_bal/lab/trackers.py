@@ -91,7 +91,7 @@ def folder_names(names: Sequence[str]) -> list[str]:
 
     They are distinct even if case is ignored, and none is hidden or leads to another folder.
     """
-    found: list[str] = []
+    folders: list[str] = []
     taken: set[str] = set()
     for name in names:
         safe = re.sub(r"[^\w .,=+()-]", "_", name)
@@ -102,8 +102,8 @@ def folder_names(names: Sequence[str]) -> list[str]:
             count += 1
             unique = f"{safe} ({count})"
         taken.add(unique.casefold())
-        found.append(unique)
-    return found
+        folders.append(unique)
+    return folders
 
 
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:

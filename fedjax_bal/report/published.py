@@ -67,8 +67,8 @@ class PaperComparison(NamedTuple):
 
     def by_metric(self, condition: str = "") -> dict[tuple[str, str], float]:
         """Returns the published accuracies by method and metric; none if the setting isn't the paper's."""
-        found = [entry for entry in self.entries if entry.condition == condition and not self.changes]
-        return {(entry.method, f"{entry.which}_accuracy"): entry.theirs for entry in found}
+        compared = [entry for entry in self.entries if entry.condition == condition and not self.changes]
+        return {(entry.method, f"{entry.which}_accuracy"): entry.theirs for entry in compared}
 
     @property
     def verdict(self) -> str:

@@ -223,8 +223,8 @@ def entries(config: Mapping[str, Any], key: str) -> list[Any]:
 
 def section(config: Any, key: str) -> Mapping[str, Any]:
     """A section of a configuration; empty without one."""
-    found = config.get(key) if isinstance(config, dict) else None
-    return found if isinstance(found, dict) else {}
+    value = config.get(key) if isinstance(config, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 def display_name(entry: Any) -> str:

@@ -94,12 +94,12 @@ def verdicts(results: sweeps.Results) -> list[str]:
 
 def comparisons(results: sweeps.Results) -> list[Table]:
     """Tables of the methods at each condition, each at its best setting there; the last one has the notes."""
-    found = sweeps.comparable(results)
-    said = notes([group for _, groups in found for group in groups])
-    last = len(found) - 1
+    comparable = sweeps.comparable(results)
+    said = notes([group for _, groups in comparable for group in groups])
+    last = len(comparable) - 1
     return [
         comparison_table(groups, results.target, said if place == last else "", name)
-        for place, (name, groups) in enumerate(found)
+        for place, (name, groups) in enumerate(comparable)
     ]
 
 

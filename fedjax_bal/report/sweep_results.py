@@ -161,20 +161,20 @@ class Results:
     def unswept(self) -> dict[tuple[str, int], str]:
         """The labels of the axes that don't change a method, by method and index of the axis.
 
-        A method doesn't follow an axis if its own entry sets the axis's keys, or if they are those of another entry.
+        A method doesn't follow an axis if its entry sets the axis's keys, or if they are those of another entry.
         """
         if any("methods" in axis.keys for axis in self.axes):
             return {}
-        found = {}
+        names = {}
         for index, entry in enumerate(entries(self.sheet, "methods")):
             name = name_in_results(entry)
             for place, axis in enumerate(self.axes):
-                own = [_own_value(entry, index, key) for key in axis.keys]
-                if None not in own:
-                    values = [str(value) for values in own for value in values or ()]
+                overrides = [_own_value(entry, index, key) for key in axis.keys]
+                if None not in overrides:
+                    values = [str(value) for values in overrides for value in values or ()]
                     words = ", ".join(map(readable, values)) or "unchanged"
-                    found[self.labels.get(name, name), place] = f"{axis.name} {words} (not swept)"
-        return found
+                    names[self.labels.get(name, name), place] = f"{axis.name} {words} (not swept)"
+        return names
 
     @property
     def target(self) -> float | None:
@@ -259,15 +259,15 @@ def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
 
 
 def _own_seeds(sheet: Mapping[str, Any], keys: Sequence[str], labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Returns a method's own values of swept seeds, by method and key; None for a key of another method's entry."""
-    found: dict[str, dict[str, Any]] = {}
+    """Returns a method's values of swept seeds, by method and key; None for a key of another method's entry."""
+    seeds: dict[str, dict[str, Any]] = {}
     for index, entry in enumerate(entries(sheet, "methods")):
         name = name_in_results(entry)
         for key in keys:
-            own = _own_value(entry, index, key)
-            if own is not None:
-                found.setdefault(labels.get(name, name), {})[key] = next(iter(own), None)
-    return found
+            override = _own_value(entry, index, key)
+            if override is not None:
+                seeds.setdefault(labels.get(name, name), {})[key] = next(iter(override), None)
+    return seeds
 
 
 def _own_value(entry: Any, index: int, key: str) -> tuple[Any, ...] | None:

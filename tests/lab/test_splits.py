@@ -441,7 +441,7 @@ BAD = [
     (
         ("partition={scheme: iid, clients: 10000, seed: 0}", "evaluation.client_test.fraction=0.2"),
         SetupError,
-        "evaluation.client_test: fraction: no client has two rows or more",
+        "evaluation.client_test: fraction: no client has two or more rows",
     ),
     (
         ("evaluation.validation={fraction: 0.1, per_class: 3}",),

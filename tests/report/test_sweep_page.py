@@ -279,7 +279,7 @@ def test_many_curves_are_small_multiples_with_the_first_method_in_grey(tmp_path)
         for method in range(36) for at in (1, 2)
     ]  # fmt: skip
     ((_, _, caption, figure),) = [own for own in sweep_figures(found, lines) if own[0] == "accuracy"]
-    assert "the first one in grey" in caption and len(figure.axes) == 5
+    assert "the first line in grey" in caption and len(figure.axes) == 5
     labels = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
     assert all(len(own) == 8 and "m0" in own for own in labels)
     assert sorted(name for own in labels for name in own if name != "m0") == sorted(f"m{k}" for k in range(1, 36))
