@@ -179,7 +179,7 @@ def export(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="npz, safetensors or orbax (weights), stablehlo (a program). Default: from the end of --out, or npz.",
+            help="npz, safetensors or orbax (weights), stablehlo (a program). Default: by extension of --out, or npz.",
         ),
     ] = None,
     out: Annotated[

@@ -332,7 +332,7 @@ BAD_DESCRIPTIONS = [
     (("dataset=fashion_mnist_small", "partition=iid", "clients=20000"), "partition: 20000 clients for"),
     (("tiny.yaml", "auxiliary.per_class=9000"), "auxiliary: per_class=9000"),
     (("tiny.yaml", "--out", "a.pdf"), "--out: received 'a.pdf', must end in .png or .svg"),
-    (("tiny.yaml", "--out", "no/a.png"), "--out: there is no folder 'no'"),
+    (("tiny.yaml", "--out", "no/a.png"), "--out: the folder 'no' doesn't exist"),
     (("dataset=mnist", "--data-dir", "."), "mnist was not found"),
 ]
 
