@@ -11,7 +11,7 @@ from fedjax_bal.config import AUTO, Config, resolved_sheet
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import environment, summary
 from fedjax_bal.lab.callbacks import RunProgress
-from fedjax_bal.lab.display import Progress, Unit
+from fedjax_bal.lab.display import Progress, WorkUnit
 from fedjax_bal.lab.errors import START_OVER, FolderError
 from fedjax_bal.lab.folder import PERSONALISED, PICTURES, RecordedExecution, RunFolder
 from fedjax_bal.lab.loop import Callback, RunBatch, batch_runs, compiled_ahead, steps_per_round, train, unfinished
@@ -327,8 +327,8 @@ def run_comparison(
     for line in (*inputs.data_lines(), f"training: {training_line(resolved_sheet(config))}"):
         display.note(line)
     comparison.resume(config, execution)
-    units: dict[Hashable, Unit] = {
-        run.id: Unit(run.title, run.simulation.rounds, run.id.method, steps_per_round(run.simulation))
+    units: dict[Hashable, WorkUnit] = {
+        run.id: WorkUnit(run.title, run.simulation.rounds, run.id.method, steps_per_round(run.simulation))
         for run in comparison.runs
     }
     methods = len(config.methods)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fedjax_bal.config import check_methods, resolved_sheet, with_convolution
 from fedjax_bal.lab.callbacks import describe_program
 from fedjax_bal.lab.compare import Comparison, chosen_form, open_comparison
-from fedjax_bal.lab.display import Progress, Unit
+from fedjax_bal.lab.display import Progress, WorkUnit
 from fedjax_bal.lab.errors import FolderError
 from fedjax_bal.lab.loop import (
     BuiltProgram,
@@ -287,10 +287,10 @@ def run_sweep(
             display.note(line)
         if others:
             display.note(f"points of {folder.path} that this sweep lacks, and its table, too: {len(others)}")
-        units: dict[Hashable, Unit] = {}
+        units: dict[Hashable, WorkUnit] = {}
         for batch in batches:
             steps = sum(steps_per_round(run.simulation) for run in batch.runs)
-            units[batch.number] = Unit(title(batch), batch.rounds, batch.program, steps)
+            units[batch.number] = WorkUnit(title(batch), batch.rounds, batch.program, steps)
         display.start(units, "batches")
         stopped = False
         began = time.monotonic()
