@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from fedjax_bal.cli import running
 from fedjax_bal.cli.app import app
 from fedjax_bal.cli.listing import KINDS
-from fedjax_bal.config import load_config, with_convolution
-from fedjax_bal.lab import RunFolder, chosen_form
+from fedjax_bal.config import load_config
+from fedjax_bal.lab import RunFolder
 
 BAD = {
     "unknown key": (["training.round=3"], ["training.round: unknown key", "did you mean 'rounds'"]),
@@ -139,7 +139,7 @@ def test_run_writes_everything_and_says_where(here, monkeypatch):
 def test_configurations_of_one_name_that_start_at_once_take_folders_of_their_own(here):
     (here / "small.yaml").write_text(small_run.TEXT)
     refused = ("run", "small.yaml", "partition.samples_per_client=9999", "--plain")  # once it has its folder
-    config = with_convolution(load_config("small.yaml"), chosen_form([load_config("small.yaml")]))
+    config = load_config("small.yaml")
     with RunFolder(here / "runs" / "small").claimed(config):
         with RunFolder(here / "runs" / "small-2").claimed(config.model_copy(update={"seeds": (5,)})):
             assert "writing to runs/small-3. Differences:\n" in invoke(*refused).output
@@ -194,10 +194,9 @@ def test_another_configuration_takes_the_next_folder_and_says_so(here, monkeypat
 @pytest.mark.slow
 def test_another_sweep_takes_the_next_folder_and_says_so(here, monkeypatch):
     def begin(plan, folder, *_, **__):
-        folder.check_owner(plan.text, plan.configs)
         folder.begin(plan.text, plan.configs)
         for label, config in plan.configs.items():
-            folder.point(label).check(config)
+            folder.point(label).create()
             folder.point(label).begin(config, fresh=False)
         return [], False
 
