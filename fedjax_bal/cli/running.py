@@ -3,20 +3,19 @@
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
-from rich.text import Text
 
 from fedjax_bal.caches import keep_compiled_programs
 from fedjax_bal.cli import arguments as args
 from fedjax_bal.cli.console import Output, fail, interruptible, messages, progress_console
-from fedjax_bal.cli.distributed import ProcessPlace, joined_processes, process_place, shared_facts
+from fedjax_bal.cli.distributed import ProcessPlace, joined_processes, process_place
+from fedjax_bal.cli.results import build_page, fail_for_failures, show_comparison, show_results
 from fedjax_bal.cli.start import INTERRUPTED
 
-_MOST_FAILURES = 20
 _comparison_option = functools.partial(typer.Option, rich_help_panel="Only for one comparison")
 _sweep_option = functools.partial(typer.Option, rich_help_panel="Only for sweeps")
 
@@ -136,11 +135,8 @@ def run_comparison(
     from fedjax_bal import lab
 
     devices = settings.devices
-    if place is not None:
-        # Before the processes join; what their folder holds is known only afterwards.
-        args.split_cpu_for([config], devices or args.most_devices([config]))
     with contextlib.ExitStack() as session:
-        session.enter_context(joined_processes(place, lambda: shared_facts(config), devices))
+        session.enter_context(joined_processes(place, config, devices))
         say = Output().say
         folder, config = lab.claim_run_folder(session, config, settings.out, say, lock=not settings.dry_run)
         execution = None if fresh else folder.read_execution()
@@ -308,43 +304,5 @@ def _train_on_ray(
     )
 
 
-def fail_for_failures(failures: Iterable[str]) -> None:
-    """Ends the command with exit code 1 if runs have failed; names the first of them."""
-    lines = list(failures)
-    if lines:
-        more = [f"and {len(lines) - _MOST_FAILURES} more"] if len(lines) > _MOST_FAILURES else []
-        fail("\n  ".join(["these runs failed; the rest finished:", *lines[:_MOST_FAILURES], *more]), 1)
-
-
 def _say_stopped(folder: Path) -> None:
     Output().say(f"\nStopped; everything is saved in {folder}. Run the command again to resume.")
-
-
-def build_page(path: Path) -> Path:
-    """Writes the page of a run or sweep; returns its path."""
-    from fedjax_bal.lab import SweepFolder
-    from fedjax_bal.report import build, build_sweep
-
-    return build_sweep(path) if SweepFolder(path).exists() else build(path)
-
-
-def show_comparison(path: Path, summary: Mapping[str, Any], console: Output) -> None:
-    """Writes a comparison's page, and prints its tables (on `console`) and its conclusion."""
-    from fedjax_bal.lab import Cost
-
-    page = build_page(path)
-    closing = Output()
-    show_results(path, console, closing)
-    console.say(Cost.saved(summary["cost"]).in_words(summary["wall_s"]))
-    closing.say(f"report: {page}")
-
-
-def show_results(path: Path, console: Output, closing: Output) -> None:
-    """Prints the tables of the results of a comparison or sweep on a console, and the sentences on another."""
-    from fedjax_bal.report import results
-
-    tables, sentences = results(path)
-    for table in tables:
-        console.say(f"{table.text(console.room)}\n")
-    for text in sentences:
-        closing.print(Text(text))
