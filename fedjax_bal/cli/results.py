@@ -30,6 +30,21 @@ def show_comparison(path: Path, summary: Mapping[str, Any], console: Output) -> 
     closing.say(f"report: {page}")
 
 
+def show_sweep(folder: Any) -> None:
+    """Writes a sweep's page, and prints its tables and sentences; of a part only how to go on."""
+    console = Output()
+    if folder.part is None:
+        page = build_page(folder.path)
+        show_results(folder.path, console, console)
+        console.say(f"table: {folder.results}\npage: {page}")
+    else:
+        number, parts = folder.part
+        console.say(
+            f"part {number} of {parts} is done, in {folder.path}; after the last part, run the command without --part "
+            "to write the table and the page"
+        )
+
+
 def show_results(path: Path, console: Output, closing: Output) -> None:
     """Prints the tables of the results of a comparison or sweep on a console, and the sentences on another."""
     from fedjax_bal.report import results

@@ -13,7 +13,7 @@ from fedjax_bal.caches import keep_compiled_programs
 from fedjax_bal.cli import arguments as args
 from fedjax_bal.cli.console import Output, fail, interruptible, messages, progress_console
 from fedjax_bal.cli.distributed import ProcessPlace, joined_processes, process_place
-from fedjax_bal.cli.results import build_page, fail_for_failures, show_comparison, show_results
+from fedjax_bal.cli.results import fail_for_failures, show_comparison, show_sweep
 from fedjax_bal.cli.start import INTERRUPTED
 
 _comparison_option = functools.partial(typer.Option, rich_help_panel="Only for one comparison")
@@ -239,7 +239,7 @@ def run_sweep(
                 session.close()  # the parts lock their points
                 failed_parts, stopped = _train_on_ray(plan, folder, settings, together, address, asked)
                 if not stopped:
-                    folder, sweep = lab.claim_sweep_folder(session, plan, None, folder.path, Output().say)
+                    folder, sweep = lab.claim_sweep_folder(session, plan, part, folder.path, Output().say)
             if not stopped:
                 keep_compiled_programs(console.say)
                 rows, stopped = lab.run_sweep(
@@ -257,17 +257,7 @@ def run_sweep(
     if stopped:
         _say_stopped(folder.path)
         raise typer.Exit(INTERRUPTED)
-    console = Output()
-    if folder.part is None:
-        page = build_page(folder.path)
-        show_results(folder.path, console, console)
-        console.say(f"table: {folder.results}\npage: {page}")
-    else:
-        number, parts = folder.part
-        console.say(
-            f"part {number} of {parts} is done, in {folder.path}; after the last part, run the command without --part "
-            "to write the table and the page"
-        )
+    show_sweep(folder)
     fail_for_failures(
         f"{row['point']}, {row['method']}, seed {row['seed']}: {row['status']}: {row['failure']}"
         for row in rows
