@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedjax_bal.config import AUTO, Config, with_convolution
+from fedjax_bal.config import Config, with_convolution
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab.errors import ForeignFolderError
 from fedjax_bal.lab.folder import RunFolder
@@ -33,9 +33,13 @@ def claim_run_folder(
         FolderError: the folder can't be used.
     """
     group = processes()
-    folder, form = _claim(session, RunFolder, config, config.name, out, note, lock) if group.first else (None, AUTO)
-    path, form = group.from_first(lambda: (folder.path, form))
-    return folder or RunFolder(path, first=False), with_convolution(config, form)
+    if group.first:
+        folder, form = _claim(session, RunFolder, config, config.name, out, note, lock)
+        group.from_first(lambda: (folder.path, form))
+    else:
+        path, form = group.from_first(lambda: (Path(), ""))  # which the first process's values replace
+        folder = RunFolder(path, first=False)
+    return folder, with_convolution(config, form)
 
 
 def claim_sweep_folder(

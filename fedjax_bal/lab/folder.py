@@ -118,15 +118,22 @@ class RunFolder(OutputFolder):
         if not self.first:
             yield AUTO  # the first process tells the form
             return
-        with self._locked(f"{run_digest(config)} {config.seeds[0]}") if lock else contextlib.nullcontext():
+        # Compared before it is locked: a process that goes on to another folder must not keep this one's out.
+        form = self.compared(config)
+        if not lock:
+            yield form
+            return
+        with self._locked(f"{run_digest(config)} {config.seeds[0]}"):
             outer = Path(os.path.realpath(self.path)).parent
             # The sweep locks itself before it checks its points, so that one of the two processes sees the other.
-            if lock and outer.name == POINTS:
+            if outer.name == POINTS:
                 OutputFolder(outer.parent).check_unlocked()
-            yield self.compared(config)
+            if self._marker_text() != self._compared_text:  # by a process that had the lock in the meantime
+                form = self.compared(config)
+            yield form
 
     def compared(self, config: Config) -> str:
-        """Reads config.yaml and compares it with a configuration: the only comparison of a session.
+        """Compares config.yaml with a configuration, once in a session.
 
         Returns:
             The form of convolution for "auto": that of the folder's runs, or of this machine.
@@ -138,9 +145,8 @@ class RunFolder(OutputFolder):
         self._check_kind()
         file = self.path / _CONFIG
         with reading(file, CHOOSE_ANOTHER):
-            try:
-                text = self._read(_CONFIG).decode()
-            except (FileNotFoundError, NotADirectoryError):
+            text = self._compared_text = self._marker_text()
+            if text is None:
                 return chosen_form(config)
             # Equal texts are equal configurations: parsing is slow in a large sweep.
             for form in AUTO_FORMS:

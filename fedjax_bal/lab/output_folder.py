@@ -44,6 +44,7 @@ class OutputFolder:
     def __init__(self, path: Path, *, first: bool = True) -> None:
         self.path = path
         self.first = first
+        self._compared_text: str | None = None  # of the file that marks the folder, when it was compared
 
     def exists(self) -> bool:
         """Returns whether the folder is of this kind."""
@@ -123,6 +124,14 @@ class OutputFolder:
                     pass
             except filelock.Timeout:
                 raise self._in_use() from None
+
+    def _marker_text(self) -> str | None:
+        """Reads the text of the file that marks the folder; None if there is none."""
+        with reading(self.path / self.marker, CHOOSE_ANOTHER):
+            try:
+                return self._read(self.marker).decode()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
 
     def _in_use(self) -> FolderError:
         text = "another process is running in this folder; wait for it, or choose another with --out"

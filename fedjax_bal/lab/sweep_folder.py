@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_bal.config import AUTO, Config, parse_yaml, received_value, with_convolution
+from fedjax_bal.config import Config, parse_yaml, received_value, with_convolution
 from fedjax_bal.lab.copies import copied_files, copied_plugins
 from fedjax_bal.lab.csv_text import as_csv, cell_value, read_csv
 from fedjax_bal.lab.errors import CHOOSE_ANOTHER, FolderError, ForeignFolderError, reading
 from fedjax_bal.lab.folder import COPIES, POINTS, SHEET, RunFolder
 from fedjax_bal.lab.output_folder import SUMS, OutputFolder
-from fedjax_bal.lab.sweep_plan import Point, Sweep
+from fedjax_bal.lab.sweep_plan import Sweep
 
 _RESULTS = "results.csv"
 _CURVES = "curves.csv"
@@ -79,46 +79,55 @@ class SweepFolder(OutputFolder):
             ForeignFolderError: the folder holds another sweep.
             FolderError: the folder can't be written, is in use, or holds something else.
         """
+        # Compared before it is locked: a process that goes on to another folder must not keep this one's out.
+        settled = self._compared(sweep)
+        if not lock:
+            yield settled
+            return
         with contextlib.ExitStack() as locks:
-            if lock and self.part is None:
+            if self.part is None:
                 locks.enter_context(self._locked())
-            elif lock:
+            else:
                 self.create()
                 self.check_unlocked()
-            self._check_kind()
-            changed = self._compare_axes(sweep)
-            to_train = sweep.part(self.part).configs
-            points = []
-            for label, values, config in sweep.points:
-                folder = self.point(label)
+            if self._marker_text() != self._compared_text:  # by a process that had the lock in the meantime
+                settled = self._compared(sweep)
+            for label, config in settled.part(self.part).configs.items():
                 try:
-                    if self.part is not None and label in to_train:
-                        form = locks.enter_context(folder.claimed(config, lock=lock))
-                    elif changed or label in to_train:
-                        if lock and self.part is None:  # whose lock covers its points
-                            folder.check_unlocked()
-                        form = folder.compared(config)
+                    if self.part is None:  # the lock of the whole sweep covers its points
+                        self.point(label).check_unlocked()
                     else:
-                        form = AUTO
-                    config = with_convolution(config, form)
-                except ForeignFolderError as error:
-                    if changed:
-                        raise self._foreign(f"{label}: {error.differences}") from None
-                    self.refused[label] = error
+                        locks.enter_context(self.point(label).claimed(config))
                 except FolderError as error:
                     self.refused[label] = error
-                points.append(Point(label, values, config))
-            yield sweep._replace(points=tuple(points))
+            yield settled
+
+    def _compared(self, sweep: Sweep) -> Sweep:
+        """Compares the folder and its points with a sweep; returns it with the points' forms of convolution."""
+        self._check_kind()
+        self.refused.clear()
+        changed = self._compare_axes(sweep)
+        to_train = sweep.part(self.part).configs
+        points = []
+        for point in sweep.points:
+            if changed or point.label in to_train:
+                try:
+                    form = self.point(point.label).compared(point.config)
+                    point = point._replace(config=with_convolution(point.config, form))
+                except FolderError as error:
+                    if changed and isinstance(error, ForeignFolderError):
+                        raise self._foreign(f"{point.label}: {error.differences}") from None
+                    self.refused[point.label] = error
+            points.append(point)
+        return sweep._replace(points=tuple(points))
 
     def _compare_axes(self, sweep: Sweep) -> bool:
         """Returns whether the folder holds a sweep with another text; raises if it has other keys, or no point here."""
-        if not self.exists():
+        text = self._compared_text = self._marker_text()
+        if text in (None, sweep.text):
             return False
         with reading(self.path / SHEET, CHOOSE_ANOTHER):
-            written = self._read(SHEET).decode()
-            if written == sweep.text:
-                return False
-            here, asked = ([list(axis) for axis in parse_yaml(each, SHEET)["sweep"]] for each in (written, sweep.text))
+            here, asked = ([list(axis) for axis in parse_yaml(each, SHEET)["sweep"]] for each in (text, sweep.text))
         if here != asked:
             raise self._foreign(f"sweep: the keys {received_value(here)} here, {received_value(asked)} asked for")
         existing = {point.path.name for point in self.points() if point.exists()}

@@ -55,7 +55,8 @@ def test_the_next_folder_is_the_first_without_another_configuration(tmp_path, mo
     assert begin("training.rounds=5", lock=False) == begin("training.rounds=5") == "runs/small-2"
     differing = "runs/small holds different results; writing to runs/small-2. Differences:\n  "
     assert notes == [f"{differing}training.rounds: 8 here, 5 asked for"] * 2
-    assert begin("training.rounds=6") == "runs/small-2"
+    with RunFolder(Path("runs/small")).claimed(small_run.config(tmp_path, "training.rounds=8")):
+        assert begin("training.rounds=6") == "runs/small-2"  # and hasn't taken the lock of the first on its way
     assert begin("training.rounds=4", lock=False) == "runs/small-3"
     assert not Path("runs/small-3").exists()
     Path("runs/small-3").mkdir()
@@ -64,6 +65,15 @@ def test_the_next_folder_is_the_first_without_another_configuration(tmp_path, mo
         with pytest.raises(FolderError, match="runs/small-3: is not empty and not a run folder"):
             begin("training.rounds=4", lock=lock)
     assert [file.name for file in Path("runs/small-3").iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_that_another_process_begins_before_it_is_locked_is_compared_again(tmp_path, monkeypatch):
+    path, config, create = tmp_path / "run", small_run.config(tmp_path), RunFolder.create
+    other = resolved_yaml(small_run.config(tmp_path, "training.batch_size=7"))
+    monkeypatch.setattr(RunFolder, "create", lambda self: create(self) or (path / "config.yaml").write_text(other))
+    with pytest.raises(ForeignFolderError, match="batch_size: 7 here, 20 asked for"):
+        claim(path, config)
+    assert (path / "config.yaml").read_text() == other
 
 
 def test_a_folder_of_somebody_elses_is_refused(tmp_path):
