@@ -15,9 +15,9 @@ from fedjax_bal.config.yaml_text import dump_yaml
 from fedjax_bal.metrics import METRICS
 from fedjax_bal.registry import PLUGINS, Plugin
 
-_SELDOM = ("partition_seeds", "plugins", "files")  # left out of the resolved YAML if they are empty
+_SELDOM = ("partition_seeds", "plugins")  # left out of the resolved YAML if they are empty
 # Keys that don't affect accuracies.
-_NO_SETTING = ("name", "label", "paper", "plugins", "files", "execution", "evaluation.target_accuracy")
+_NO_SETTING = ("name", "label", "paper", "plugins", "execution", "evaluation.target_accuracy")
 _PRECISION = "execution.precision"
 AUTO, AUTO_FORMS = "auto", ("builtin", "fast")
 """The value of `model.convolution` that a run replaces, and the possible replacements."""
@@ -76,7 +76,7 @@ def comparison_digest(config: Config) -> str:
         True
     """
     sheet = resolved_sheet(config)
-    for key in ("methods", *SEED_LISTS, "files", "paper"):
+    for key in ("methods", *SEED_LISTS, "paper"):
         sheet.pop(key, None)
     of_methods = {plugin.name for method in config.methods for plugin in _plugins_of(method)}
     sheet["plugins"] = {name: digest for name, digest in config.plugins.items() if name not in of_methods}
@@ -157,7 +157,7 @@ def differences(here: Config, asked: Config) -> list[str]:
         >>> differences(load_config(None, ["training.rounds=40"]), load_config(None, ["training.rounds=60"]))
         ['training.rounds: 40 here, 60 asked for']
     """
-    ours, theirs = ({**resolved_sheet(config), "files": None} for config in (here, asked))
+    ours, theirs = (resolved_sheet(config) for config in (here, asked))
     for sheet in (ours, theirs):
         sheet["methods"] = {entry["name"]: entry for entry in sheet["methods"]}
     for name in theirs["methods"].keys() - ours["methods"].keys():

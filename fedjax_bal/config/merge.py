@@ -211,8 +211,6 @@ def with_absolute_paths(value: Any, folder: str | os.PathLike[str], path: KeyPat
         >>> with_absolute_paths({"delivery": {"name": "trace", "file": "phones.csv"}}, "/traces")
         {'delivery': {'name': 'trace', 'file': '/traces/phones.csv'}}
     """
-    if isinstance(value, dict) and path == ("files",):
-        return {os.path.normpath(os.path.join(os.path.abspath(folder), key)): item for key, item in value.items()}
     if isinstance(value, dict):
         return {key: with_absolute_paths(item, folder, (*path, key)) for key, item in value.items()}
     if isinstance(value, list):

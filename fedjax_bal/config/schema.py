@@ -798,8 +798,6 @@ class Config(Sections):
             between partitions; None for a single partition, drawn with `partition.seed`.
         paper: a paper's results in this setting; None for none.
         plugins: the plug-ins that a run used, with the digests of their sources.
-        files: the files that a run read because its configuration names them, with their SHA-256; other content is
-            refused. `{}` accepts any.
     """
 
     name: Annotated[str, FOLDER_NAME]
@@ -808,7 +806,6 @@ class Config(Sections):
     partition_seeds: _Seeds | None = None
     paper: ReportedResults | None = None
     plugins: dict[str, str] = Field(default_factory=dict)
-    files: dict[str, str] = Field(default_factory=dict)
 
     @classmethod
     def child(cls, key: str) -> type[Section] | None:
