@@ -102,7 +102,7 @@ def test_every_run_of_the_sweeps_file_can_be_set_up(tmp_path, monkeypatch):
     Path(file).write_text(block)
     (command,) = [line for line in COMMAND.findall(page) if f"{file} --dry-run" in line]
     result = CliRunner().invoke(app, shlex.split(command, comments=True))
-    assert "24 runs from 8 points" in result.output and "set up" not in result.output
+    assert "rates: 24 runs, 24 to train; " in result.output and "left out" not in result.output
 
 
 @pytest.mark.nightly

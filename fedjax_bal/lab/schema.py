@@ -33,6 +33,7 @@ class Partition(TypedDict):
 
     methods: list[str]
     data: str
+    sha256: str  # of images, labels, names and partition, without augmented copies
     clients: int
     mean: list[float]
     std: list[float]

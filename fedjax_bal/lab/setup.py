@@ -39,6 +39,7 @@ class Setup:
     simulations: tuple[Simulation, ...]
     dataset: Dataset  # of the first method
     rows_used: tuple[RowsUsed, ...]  # describes the rows and clients used for training
+    data_digests: tuple[np.ndarray, ...]  # see `SharedInputs.data_digest`
     fingerprints: tuple[np.ndarray, ...]  # see `SharedInputs.fingerprint`
     others: Mapping[int, "Setup"] = dataclasses.field(default_factory=dict)  # by seed
 
@@ -119,9 +120,13 @@ class SharedInputs:
             federation = self.larger[key]
         return federation
 
+    def data_digest(self, config: MethodConfig) -> np.ndarray:
+        """SHA-256, `UInt8[32]`, of images, labels, class names, owners of rows, partition and auxiliary rows."""
+        return self.cached("data digest", lambda: self._digest(config), *_sections(config))
+
     def fingerprint(self, config: MethodConfig) -> np.ndarray:
-        """SHA-256, `UInt8[32]`, of images, labels, class names, partition, auxiliary rows, and files that it names."""
-        images = self.cached("fingerprint", lambda: self._digest(config), *_sections(config))
+        """SHA-256, `UInt8[32]`, of the data, initial weights and traces, all that a run reads from files."""
+        images = self.data_digest(config)
         digests = {name: getattr(self.presence(config, name), "digest", None) for name in _DYNAMICS}
         if config.model.weights is not None:
             digests["weights"] = self.cached("digest", lambda: _digest_of(self.weights(config)), config.model)
@@ -268,9 +273,15 @@ def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Setup:
         if method.evaluation.personalised is not None:
             with prefix_errors(f"evaluation (of {method.name})"):
                 FineTuner(simulation, method.evaluation.personalised)
-    fingerprints = tuple(inputs.fingerprint(method) for method in methods)
-    used = tuple(inputs.rows_used(method) for method in methods)
-    return Setup(config, methods, simulations, inputs.dataset(methods[0]), used, fingerprints)
+    return Setup(
+        config,
+        methods,
+        simulations,
+        inputs.dataset(methods[0]),
+        rows_used=tuple(map(inputs.rows_used, methods)),
+        data_digests=tuple(map(inputs.data_digest, methods)),
+        fingerprints=tuple(map(inputs.fingerprint, methods)),
+    )
 
 
 def _check_classes(methods: Sequence[MethodConfig], inputs: SharedInputs) -> None:

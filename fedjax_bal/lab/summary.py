@@ -75,8 +75,8 @@ def summarise_partitions(setup: Setup) -> list[Partition]:
     """Summarises the clients' class counts and the rows used, once for all methods that share a partition."""
     shared: dict[Any, Partition] = {}
     seeds = [each.rows_used for each in (setup, *setup.others.values())]
-    whole = zip(setup.methods, setup.simulations, *seeds, strict=True)
-    for method, simulation, used, *others in whole:
+    whole = zip(setup.methods, setup.simulations, setup.data_digests, *seeds, strict=True)
+    for method, simulation, digest, used, *others in whole:
         text = used.with_empty_clients([other.empty for other in others])
         federation = simulation.federation
         counts = np.asarray(federation.class_counts)
@@ -84,6 +84,7 @@ def summarise_partitions(setup: Setup) -> list[Partition]:
         entry: Partition = {
             "methods": [],
             "data": text,
+            "sha256": digest.tobytes().hex(),
             "clients": len(counts),
             "mean": _shortest(federation.mean),
             "std": _shortest(federation.std),
@@ -107,7 +108,11 @@ def summarise_partitions(setup: Setup) -> list[Partition]:
             }
         # Compared by content, because different methods may prepare equal federations.
         named = entry.get("client_names"), used.input_names
-        key = counts.tobytes(), repr((entry["mean"], entry["std"], text, entry.get("augmentation"), named))
+        key = (
+            digest.tobytes(),
+            counts.tobytes(),
+            repr((entry["mean"], entry["std"], text, entry.get("augmentation"), named)),
+        )
         shared.setdefault(key, entry)["methods"].append(method.name)
     return list(shared.values())
 

@@ -147,11 +147,11 @@ def _by_data(runs: Runs) -> list[list[dict[str, Any]]]:
     Runs whose seeds have a partition each get a `SeededDraw` as their seed, so that only runs on the same partition are
     paired.
     """
-    # What tells files of one name apart: the rows of each class, without copies that some methods add.
-    rows = {}
-    for part in runs.record.summary["partitions"]:
-        originals = (part.get("augmentation") or {}).get("before") or part["samples"]
-        rows |= {str(method): (*part["mean"], *part["std"], *originals) for method in part["methods"]}
+    # The digest tells files of one name apart. An unfinished first session has written none; with a partition for each
+    # seed, it is the first one's, which another list of seeds needn't have.
+    digests = {
+        str(method): part.get("sha256") for part in runs.record.summary["partitions"] for method in part["methods"]
+    }
     data: dict[str, Hashable] = {}
     partitions: dict[str, dict[Any, Any]] = {}  # seed of the partition by seed of the run
     for folder, config in runs.configs.items():
@@ -165,7 +165,7 @@ def _by_data(runs: Runs) -> list[list[dict[str, Any]]]:
             label = labels[name_in_results(entry)]
             method = f"{label} ({folder})" if folder else label
             keys = sorted((key, repr(leaf)) for key, leaf in whole.items() if _is_of_data(key))
-            data[method] = (*keys, () if by_seed else rows.get(method))
+            data[method] = (*keys, None if by_seed else digests.get(method))
             partitions[method] = by_seed
     shared: dict[Hashable, list[dict[str, Any]]] = {}
     for run in runs.record.summary["runs"]:

@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 
 from fedjax_bal import LocalTraining, data, export_model, load_run, load_weights, models, recipes, simulate
 from fedjax_bal.cli.app import app
-from fedjax_bal.lab.schema import RunId
 
 # The second method's model is fine-tuned for its evaluation alone, the third's network has a projection.
 METHODS = "methods=[{recipe: fedavg}, {recipe: fedbabu, name: my body, fine_tune_epochs: 2}, {recipe: moon}]"
@@ -308,7 +307,7 @@ def test_a_damaged_or_unfinished_sweep_is_named(swept, tmp_path):
     with pytest.raises(ValueError, match="sweep.yaml"):
         load_run(begun)
     result = CliRunner().invoke(app, ["export", str(path)])
-    assert result.exit_code == 2 and "give that of one of its points, such as" in result.output
+    assert result.exit_code == 2 and "holds a sweep; give the folder of one of its points" in result.output
 
 
 def export(*arguments):
@@ -401,7 +400,7 @@ def test_a_missing_library_for_programs_is_named(run, tmp_path, monkeypatch):
 def test_a_folder_is_enough_for_models_that_are_evaluated_as_they_are(finished, tmp_path, monkeypatch):
     images, labels = pictures()
     moved = shutil.copytree(finished, tmp_path / "moved")
-    rebuilt = {name: load_run(finished)._rebuilt(RunId(method, 4)) for name, method in (("fedavg", 0), ("moon", 2))}
+    rebuilt = {name: load_run(finished)._rebuilt(method, 4) for name, method in (("fedavg", 0), ("moon", 2))}
 
     def refuse(*given):
         raise ValueError("there are no data")
