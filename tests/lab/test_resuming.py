@@ -12,7 +12,7 @@ import yaml
 
 from fedjax_bal.config import load_config, with_convolution
 from fedjax_bal.lab import FolderError, RunFolder, Stopped
-from fedjax_bal.lab.compare import chosen_form, open_comparison
+from fedjax_bal.lab.compare import open_comparison
 from fedjax_bal.lab.environment import numeric_settings
 from fedjax_bal.lab.folder import RecordedExecution
 from fedjax_bal.lab.loaded_run import load_run
@@ -91,9 +91,9 @@ def test_a_run_goes_on_with_the_devices_that_it_began_with(tmp_path):
 def begin(path, *changes):
     """Begins a folder, or resumes in it, and trains nothing; returns the form of convolution."""
     loaded = load_config(path.parent / "small.yaml", ["model={name: tiny_bn}", "seeds=[0]", *changes])
-    form = chosen_form([loaded], [RunFolder(path)])
-    config, folder = with_convolution(loaded, form), RunFolder(path)
-    with folder.claimed(config):
+    folder = RunFolder(path)
+    with folder.claimed(loaded) as form:
+        config = with_convolution(loaded, form)
         open_comparison(config, folder, print, SharedInputs()).resume(config, folder.read_execution())
     assert yaml.safe_load((path / "config.yaml").read_text())["model"]["convolution"] == form
     return form
@@ -187,5 +187,5 @@ def test_a_method_that_is_added_to_a_finished_comparison_is_trained_alone(traine
     assert [line for line in lines if line["method"] == "fedavg"] == before
     assert {line["method"] for line in lines} == {"fedprox", "fedavg"}
     assert {file: file.read_bytes() for file in (path / "checkpoints" / "fedavg-seed-0").iterdir()} == checkpoints
-    with pytest.raises(FolderError, match="belongs to another configuration"):  # whose results it would leave out
+    with pytest.raises(FolderError, match="belongs to a different configuration"):  # whose results it would leave out
         small_run.run(path, small_run.config(tmp_path, *small_run.ONE))

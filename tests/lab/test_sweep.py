@@ -261,10 +261,10 @@ def test_more_rounds_and_seeds_come_to_the_same_bits(tmp_path):
     assert outcome(tmp_path / "out") == outcome(tmp_path / "at once")
     for axes, changes, differing in (
         (RATES, few, "training.rounds: 4 here, "),
-        (RATES.replace("0.05, 0.2, 1.0e+30", "0.3"), few, "none of the points asked for is here"),
+        (RATES.replace("0.05, 0.2, 1.0e+30", "0.3"), few, "none of the requested points is here"),
         ("sweep: [{training.batch_size: [10]}]", asked, "training.batch_size"),
     ):
-        with pytest.raises(FolderError, match=f"(?s)holds another sweep.*{differing}"):
+        with pytest.raises(FolderError, match=f"(?s)holds a different sweep.*{differing}"):
             carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
     said = "".join(describe(sweep(tmp_path, RATES.replace("0.05", "0.05, 0.1"), *asked), tmp_path / "out"))
     assert "16 runs, 4 to train" in said
@@ -296,7 +296,7 @@ def test_a_point_that_another_process_trains_is_left_to_it(tmp_path):
     first = plan.points[0]
     out.mkdir()
     SweepFolder(out).begin(plan.text, plan.configs)
-    with SweepFolder(out).claimed(), pytest.raises(FolderError, match="another process is running in this folder"):
+    with SweepFolder(out).claimed(plan), pytest.raises(FolderError, match="another process is using this folder"):
         carry(plan, out, part=(1, 2))
     with SweepFolder(out).point(first.label).claimed(first.config):
         [row], stopped, _ = carry(plan, out, part=(1, 2))
@@ -309,7 +309,7 @@ def test_a_point_that_another_process_trains_is_left_to_it(tmp_path):
 def test_another_sweep_is_kept_out(finished, tmp_path):
     path = shutil.copytree(finished[0], tmp_path / "out")
     before = (path / "sweep.yaml").read_bytes(), (path / "results.csv").read_bytes()
-    with pytest.raises(FolderError, match="holds another sweep"):
+    with pytest.raises(FolderError, match="holds a different sweep"):
         carry(sweep(tmp_path, AXES, "training.batch_size=7"), path)
     assert ((path / "sweep.yaml").read_bytes(), (path / "results.csv").read_bytes()) == before
 

@@ -1,4 +1,4 @@
-"""What a sweep shows at its end."""
+"""What a run or sweep shows at its end."""
 
 import io
 
@@ -6,9 +6,9 @@ import pytest
 import typer
 import yaml
 
-from fedjax_bal.cli import running
+from fedjax_bal.cli import results
 from fedjax_bal.cli.console import Output
-from fedjax_bal.cli.running import show_results
+from fedjax_bal.cli.results import show_results
 
 
 def console(width):
@@ -39,7 +39,7 @@ def folder(tmp_path):
 
 def test_failures_that_are_not_named_are_counted(capsys):
     with pytest.raises(typer.Exit):
-        running.fail_for_failures(f"p, a, seed {seed}: diverged: round 1" for seed in range(22))
+        results.fail_for_failures(f"p, a, seed {seed}: diverged: round 1" for seed in range(22))
     told = capsys.readouterr().err.splitlines()
     assert told[-2:] == ["  p, a, seed 19: diverged: round 1", "  and 2 more"]
 
