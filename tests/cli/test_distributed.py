@@ -199,7 +199,7 @@ def test_all_that_numbers_depend_on_is_compared(monkeypatch):
 def test_a_port_that_is_taken_is_named():
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(ValueError, match=f"{address}: process 0 can't wait .*in use.*another port"):
+        with pytest.raises(ValueError, match=f"{address}: process 0 can't listen .*in use.*another port"):
             _check_port(address)
     _check_port(address)
 

@@ -32,7 +32,7 @@ def test_another_configuration_is_refused_and_named(tmp_path):
     claim(path, small_run.config(tmp_path))
     before = (path / "config.yaml").read_bytes()
     for fresh in (False, True):
-        with pytest.raises(FolderError, match=r"(?s)another configuration.*training.rounds: 7 here, 5 asked for"):
+        with pytest.raises(FolderError, match=r"(?s)a different configuration.*training.rounds: 7 here, 5 asked for"):
             claim(path, small_run.config(tmp_path, "training.rounds=5"), fresh)
     assert (path / "config.yaml").read_bytes() == before
 
@@ -156,7 +156,7 @@ def test_two_processes_cannot_share_a_folder(tmp_path):
     path, config = tmp_path / "run", small_run.config(tmp_path)
     with (
         RunFolder(path).claimed(config),
-        pytest.raises(FolderError, match="another process is running"),
+        pytest.raises(FolderError, match="another process is using"),
         RunFolder(path).claimed(config),
     ):
         pass
@@ -196,10 +196,10 @@ with RunFolder(Path({str(path)!r})).claimed(config):
         while not (tmp_path / "locked").exists():
             assert holder.poll() is None
             time.sleep(0.05)
-        with pytest.raises(FolderError, match="another process is running") as same, RunFolder(path).claimed(config):
+        with pytest.raises(FolderError, match="another process is using") as same, RunFolder(path).claimed(config):
             pass
         other = small_run.config(tmp_path, "training.batch_size=7")
-        with pytest.raises(FolderError, match="another process is running") as another, RunFolder(path).claimed(other):
+        with pytest.raises(FolderError, match="another process is using") as another, RunFolder(path).claimed(other):
             pass
         assert not isinstance(same.value, ForeignFolderError) and isinstance(another.value, ForeignFolderError)
     finally:

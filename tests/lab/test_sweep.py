@@ -301,7 +301,7 @@ def test_a_point_that_another_process_trains_is_left_to_it(tmp_path):
     with SweepFolder(out).point(first.label).claimed(first.config):
         [row], stopped, _ = carry(plan, out, part=(1, 2))
         first, second = carry(plan, out)[0]
-    assert not stopped and row["status"] == "refused" and "another process is running" in row["failure"]
+    assert not stopped and row["status"] == "refused" and "another process is using" in row["failure"]
     assert (first["status"], first["failure"], second["status"]) == ("refused", row["failure"], "done")
 
 
