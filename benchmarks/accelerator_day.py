@@ -44,7 +44,7 @@ import scaling
 from fedjax_bal import data
 from fedjax_bal.bench.command import BenchOptions, cases
 from fedjax_bal.bench.measure import forget_peak, matmul_peak, measure, memory_peak, resident_peak
-from fedjax_bal.bench.workloads import WORKLOADS, federate, simulation_of, spans
+from fedjax_bal.bench.workloads import WORKLOADS, simulation_of, spans, workload_federation
 from fedjax_bal.engine.device import in_batches
 from fedjax_bal.files import write_atomically
 from fedjax_bal.lab import device_name, versions
@@ -331,7 +331,7 @@ def measure_speed(turn: str, **options: Any) -> Record:
 
 def measure_long(data_dir: str | None, rounds: int, clients_per_round: int | None) -> Record:
     """Trains W1 for `rounds` rounds; returns accuracy and peak memory since the start after each quarter."""
-    federation = federate(WORKLOADS["W1"], data_dir)
+    federation = workload_federation(WORKLOADS["W1"], data_dir)
     dataset = data.load("cifar10", data_dir) if data_dir else None
     test = (dataset.test_images, dataset.test_labels) if dataset else (federation.images[:100], federation.labels[:100])
     execution = Execution(rounds_per_dispatch=max(1, rounds // 60))
@@ -354,7 +354,7 @@ def measure_long(data_dir: str | None, rounds: int, clients_per_round: int | Non
 def measure_clients(method: str, clients: int, clients_per_round: int | None) -> Record:
     workload = WORKLOADS["W1"]
     workload = workload._replace(deal=lambda rng, labels: spans(rng.permutation(len(labels)), np.full(clients, 50)))
-    federation = federate(workload)
+    federation = workload_federation(workload)
     forget_peak()
     simulation = simulation_of(workload, federation, clients_per_round, method=method)
     cost = scaling.cost_of(simulation)

@@ -50,7 +50,7 @@ def compile_workload(target: str, workload: str, settings: Sequence[str] = ()) -
     """Compiles the program of a round; returns it and a description."""
     import jax
 
-    from fedjax_bal.bench.workloads import WORKLOADS, federate, simulation_of
+    from fedjax_bal.bench.workloads import WORKLOADS, simulation_of, workload_federation
     from fedjax_bal.engine.host import compile_for_backend
     from fedjax_bal.options import Execution
     from fedjax_bal.target import compiling_for
@@ -58,7 +58,7 @@ def compile_workload(target: str, workload: str, settings: Sequence[str] = ()) -
     options, model = read_settings(settings)
     execution = dataclasses.replace(Execution(strategy="vmap", devices=1, rounds_per_dispatch=1), **options)
     chosen = WORKLOADS[workload]
-    sim = simulation_of(chosen, federate(chosen), execution=execution, **model)
+    sim = simulation_of(chosen, workload_federation(chosen), execution=execution, **model)
     with compiling_for(_accelerators.topology_devices(target)):
         lowered, began = sim.lower(sim.setting), time.perf_counter()
         compiled = compile_for_backend(lowered)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_bal.bench.workloads import WORKLOADS, Workload, federate
+from fedjax_bal.bench.workloads import WORKLOADS, Workload, workload_federation
 from fedjax_bal.files import replacing
 from fedjax_bal.selection import uniform
 from fedjax_bal.validate import one_of, whole_number
@@ -23,7 +23,7 @@ from fedjax_bal.validate import one_of, whole_number
 def export(workload: Workload, file: Path, data_dir: str | None = None, rounds: int = 50, seed: int = 0) -> None:
     """Writes a workload, with `rounds` cohorts, to an npz file; `seed` determines clients and cohorts."""
     whole_number("rounds", rounds)
-    federation = federate(workload, data_dir, seed)
+    federation = workload_federation(workload, data_dir, seed)
     with replacing(file) as stream:
         np.savez(
             stream,

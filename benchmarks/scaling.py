@@ -247,14 +247,14 @@ def saved(simulation: Any, snapshot: Any) -> Record:
     from fedjax_bal.bench.measure import forget_peak, resident_peak
     from fedjax_bal.engine.host import fetch, rows_to_save
     from fedjax_bal.lab import checkpoint
-    from fedjax_bal.lab.run import SavedRun
+    from fedjax_bal.lab.run import RunState
 
     forget_peak()
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         memory = rows_to_save(snapshot.state.memory, snapshot.asked)
         packed = snapshot._replace(state=snapshot.state._replace(memory=memory))
-        run = SavedRun(packed, np.zeros(1), np.zeros(1), np.zeros(1))
+        run = RunState(packed, np.zeros(1), np.zeros(1), np.zeros(1))
         file = checkpoint.save(Path(folder), snapshot.round, fetch(run))
         return {
             "save_s": time.perf_counter() - began,

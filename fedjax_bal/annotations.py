@@ -166,7 +166,7 @@ def validator_type(annotation: Any, default: Any = inspect.Parameter.empty) -> A
     Members of a union that YAML can't express (a function, a dtype) are left out; returns None if no member remains.
 
     Example:
-        >>> describe(validator_type(int | None)), validator_type(Callable)
+        >>> describe_type(validator_type(int | None)), validator_type(Callable)
         ('an integer, or null', None)
     """
     if isinstance(default, type) and default is not inspect.Parameter.empty:
@@ -263,7 +263,7 @@ def parse_argument_docs(thing: Any) -> dict[str, str]:
     return {each.arg_name: " ".join((each.description or "").split()) for each in parsed.params}
 
 
-def describe(annotation: Any, value: Any = None) -> str:
+def describe_type(annotation: Any, value: Any = None) -> str:
     """Describes the values that an annotation allows, in words that complete "must be ...".
 
     Args:
@@ -271,7 +271,7 @@ def describe(annotation: Any, value: Any = None) -> str:
         value: the value received; the bounds of 32 bits are mentioned only if it exceeds them.
 
     Example:
-        >>> describe(Count), describe(Annotated[float, Ge(0), Lt(1)] | None)
+        >>> describe_type(Count), describe_type(Annotated[float, Ge(0), Lt(1)] | None)
         ('an integer of at least 1', 'a finite number of at least 0 and below 1, or null')
     """
     names, members = allowed_names(annotation), _members(annotation)
@@ -292,14 +292,15 @@ def _describe_one(kind: Any, value: Any) -> str:
     if base in (int, float):
         return _range(base, notes, value)
     if get_origin(base) is dict:
-        return f"a mapping of names, each to {describe(get_args(base)[1])}"
+        return f"a mapping of names, each to {describe_type(get_args(base)[1])}"
     if get_origin(base) is not tuple:
         return _describe_one(base, value) if notes else "given"
     item = get_args(base)[0]
     if PAIRS in notes:
-        return "a mapping, or a list of pairs, not empty, of {} to {}".format(*map(describe, get_args(item)))
+        return "a mapping, or a list of pairs, not empty, of {} to {}".format(*map(describe_type, get_args(item)))
     short = "".join(f"{note.wanted}, or " for note in notes if isinstance(note, ShortForm))
-    return f"{short}a list, not empty,{' without repetition,' if DISTINCT in notes else ''} each item {describe(item)}"
+    distinct = " without repetition," if DISTINCT in notes else ""
+    return f"{short}a list, not empty,{distinct} each item {describe_type(item)}"
 
 
 def _range(base: type, notes: Sequence[Any], value: Any) -> str:
@@ -348,7 +349,7 @@ def check(name: str, annotation: Any, value: Any) -> Any:
         if names:
             one_of(name, value, names.names())
         raise ValueError(
-            f"{name}: received {value!r}, must be {describe(annotation, value)}{array_hint(value)}"
+            f"{name}: received {value!r}, must be {describe_type(annotation, value)}{array_hint(value)}"
         ) from None
 
 

@@ -2,8 +2,8 @@
 
 `simulate` takes these objects, the engine carries them, and the sections of a configuration get their keys from them.
 Values are checked when a user makes an object, and against recipe and data when a simulation is built. Configurations
-have checked theirs, and the engine derives objects from checked ones: both use `trusted` and `derived`, which check
-nothing again. Importing this module doesn't import jax.
+have checked theirs, and the engine derives objects from checked ones: both use `trusted` and `derived`, which skip the
+checks. Importing this module doesn't import jax.
 """
 
 import dataclasses
@@ -26,9 +26,9 @@ MOST_DEVICES = 1024
 
 
 LEARNING_RATE = 0.05
-"""The clients' learning rate unless another one is given, of plain SGD."""
+"""The default learning rate of the clients' plain SGD."""
 CLIENTS_PER_ROUND = 10
-"""The size of the cohort unless another one is given, or all clients if there are fewer."""
+"""The default size of a cohort; all clients if there are fewer."""
 
 
 def _plain_sgd() -> "AnyOptimizer":
@@ -50,23 +50,25 @@ class LocalTraining:
     Attributes:
         epochs: E, passes over a client's rows; 1 unless `steps` is given.
         batch_size: B, rows of a local step.
-        drop_last: leave out the last batch of an epoch if it is short.
-        batches_per_epoch: the most batches of an epoch, each epoch with other rows of the client; None for all rows.
-        batch_statistics: the running statistics of batch normalisation with which a client starts: "average", those of
-            the global model, which are the mean of the clients'; "local", those at the end of its last local training;
-            "server_reset", the initial ones, mean 0 and variance 1 or pretrained. The global model always has the mean
-            of those delivered.
-        lone_rows: how a last batch of a single row, which has no batch statistics, is handled: "drop" leaves it out, a
-            different row in every epoch, as rows are shuffled; "keep" trains on it; "auto" leaves it out for models
-            with batch normalisation. Class counts and weights include all rows. A client's only row is always trained
-            on, unless `drop_last` leaves it out.
-        steps: K, local steps of every client instead of epochs, regardless of its number of rows: a small client goes
-            through its rows several times.
-        drawing: "epochs", each row once per epoch, or "replacement"; None for the recipe's, or else "epochs".
-        optimizer: fresh at every local training; from `fedjax_bal.optimizer`, or any optax transformation; by default
-            SGD with learning rate 0.05. Schedules of optax count local steps, from 0 in each local training; those of
-            `optax.inject_hyperparams` and of `fedjax_bal.optimizer` count rounds. Random numbers that a transformation
-            draws itself, as `optax.add_noise` does, are the same in each local training.
+        drop_last: drop the last batch of an epoch if it is short.
+        batches_per_epoch: maximum number of batches per epoch, in every epoch with different rows; None uses all rows.
+        batch_statistics: the running statistics of batch normalisation that a client starts from: "average", the global
+            model's, which are the mean over clients; "local", those at the end of the client's last local training;
+            "server_reset", the initial ones (mean 0 and variance 1, or pretrained). The global model always has the
+            mean of the delivered ones.
+        lone_rows: what to do with a last batch of a single row, for which batch normalisation has no statistics: "drop"
+            skips it (a different row in every epoch, because rows are shuffled); "keep" trains on it; "auto" skips it
+            for models with batch normalisation. Class counts and weights include all rows. A client's only row is
+            always trained on, unless `drop_last` drops it.
+        steps: K, number of local steps of every client, in place of epochs. A client with few rows goes through them
+            several times.
+        drawing: "epochs" uses each row once per epoch, "replacement" draws rows with replacement; None for the
+            recipe's choice, or else "epochs".
+        optimizer: the clients' optimizer, reset at the start of every local training: from `fedjax_bal.optimizer`, or
+            any optax transformation; by default SGD with learning rate 0.05. Optax schedules count the steps of a
+            local training; those of `optax.inject_hyperparams` and `fedjax_bal.optimizer` count rounds. A
+            transformation that draws random numbers itself, such as `optax.add_noise`, draws the same ones in every
+            local training.
 
     Example:
         >>> import optax
@@ -102,7 +104,7 @@ class Participation:
         selector: a ready-made selector, or one by name; None for the recipe's, or else `uniform`.
         availability: which clients can be selected; by default all. If none is available, the round trains nothing.
         delivery: which clients send their update back; by default all.
-        speed: how fast clients compute, and how late clients are handled, from `fedjax_bal.selection.speed`; None for
+        speed: how fast clients compute, and what happens to late ones, from `fedjax_bal.selection.speed`; None for
             no deadline.
     """
 
@@ -123,14 +125,13 @@ class Evaluation:
     Attributes:
         every: rounds between two evaluations; the last round is always evaluated.
         update_diversity: report the mean squared distance of each round's updates from their mean (ReBaFL eq. 24);
-            takes a few more passes over the parameters.
-        local_accuracy: report the accuracy of the clients' own models, after training, on the clients' rows.
-        local_test_images: number of random test images, the same in every run, on which the mean accuracy of these
-            models is reported in each evaluated round; takes a forward pass over them for each client; 0 to leave it
-            out.
-        traffic: how often the model exchanges of a mediator's client that trains several times in a round are counted:
-            "paper", once, as in Astraea's formula; "exact", as often as models are exchanged.
-        shots: which classes count as many-, medium- and few-shot, by the federation's training images of each.
+            costs a few more passes over the parameters.
+        local_accuracy: report the accuracy of the clients' models, after local training, on the clients' rows.
+        local_test_images: number of random test images, the same in every run, on which to report the mean accuracy of
+            these models in each evaluated round; costs a forward pass over them for each client; 0 turns it off.
+        traffic: how to count the model exchanges of a client that a mediator trains several times in a round: "paper"
+            counts one, as in Astraea's formula; "exact" counts all.
+        shots: the numbers of training images in the federation that separate few-, medium- and many-shot classes.
     """
 
     every: Count = 1
@@ -155,29 +156,32 @@ class Execution:
     """The layout of the work on the machine, and the handling of broken clients.
 
     Attributes:
-        strategy: how clients are executed, not what they compute: "map", one after another on each device; "vmap",
-            several at a time; "auto", the former on CPUs and the latter on accelerators; "debug", one after another on
-            one device without compiling, so that an error in a part names its line, client, local step and batch.
-        devices: how many of jax's devices share the work; "auto" for all, of which a CPU has one for each core.
-        chunk: clients at a time on each device under "vmap"; "auto" for as many as waste few steps and fit into memory.
-        client_memory: where a method's memory of each client is kept: "device"; "host"; "disk", an unnamed file in the
-            run folder that disappears with the process; "auto" for the devices if it fits there, or else the host.
+        strategy: how clients are executed, not what they compute: "map" runs them one after another on each device,
+            "vmap" several at a time; "auto" takes "map" on CPUs and "vmap" on accelerators; "debug" runs one client at
+            a time on one device without compiling, so that an error in a part names its line, client, local step and
+            batch.
+        devices: number of jax devices that share the work; "auto" for all, which on a CPU is one for each core.
+        chunk: number of clients that a device trains at a time under "vmap"; "auto" for the largest number that fits in
+            memory and wastes few steps.
+        client_memory: where to keep a method's memory of each client: "device"; "host"; "disk", in an unnamed file in
+            the run folder that disappears with the process; "auto" for the devices if it fits there, or else the host.
         precision: precision of the model's computations: "float32"; "tensorfloat32", for matrix products on devices
-            that have it; or "bfloat16". Parameters, losses and sums over clients stay float32.
-        rounds_per_dispatch: rounds in one compiled program; "auto" for 5, or for 1 if the selector needs each round's
-            outcome before it chooses again.
-        broken_clients: how clients are handled whose update (parameters, batch statistics, memory, reports, probes) is
-            not finite, is known to be of an earlier round, or is huge: "raise" ends the run; "exclude" leaves them out:
-            they keep their memory, and the others are weighted as if these hadn't delivered, for which a method with
-            weights of its own takes memory for all updates of a round; "clip" leaves out those that aren't finite or
-            are of an earlier round, and scales long updates down to `clip_factor` times the median norm of their round;
-            it takes the same memory with every method. If no client of a round is left, nothing changes.
-        clip_factor: the largest norm of an update under "clip", in units of the median norm of its round.
-        huge_factor: for "raise" and "exclude": an update is huge if the norm of the resulting parameters exceeds both
-            this number and this number times the norm of the model that the round began with; None for no such bound.
-        differentiable: give loops over clients, steps and batches a static length, and layers JAX's own derivatives, so
-            that `jax.grad` and `jax.jacfwd` work through a round of `make_round`; steps after a client's last one are
-            computed and dropped.
+            that support it; or "bfloat16". Parameters, losses and sums over clients stay float32.
+        rounds_per_dispatch: number of rounds in one compiled program; "auto" for 5, or for 1 if the selector needs the
+            outcome of each round for its next choice.
+        broken_clients: what to do with a client whose update (parameters, batch statistics, memory, reports, probes) is
+            non-finite, exploding, or known to be stale: "raise" ends the run. "exclude" leaves the client out: it keeps
+            its memory, and the others are weighted as if it hadn't delivered; a method that computes weights itself
+            then takes memory for all updates of a round. "clip" leaves out non-finite and stale updates, and scales
+            long ones down to `clip_factor` times the round's median norm; this takes the same memory with every method.
+            If no client of a round is left, the round changes nothing.
+        clip_factor: the largest norm of an update under "clip", in units of the round's median norm.
+        huge_factor: under "raise" and "exclude", an update is exploding if the norm of the resulting parameters exceeds
+            both this number and this number times the norm of the model that the round began with; None turns this
+            check off.
+        differentiable: compile loops over clients, steps and batches with a static length, and layers with JAX's
+            derivatives, so that `jax.grad` and `jax.jacfwd` work through a round of `make_round`. Steps after a
+            client's last one are computed and discarded.
     """
 
     strategy: Literal["auto", "map", "vmap", "debug"] = "auto"
@@ -211,7 +215,7 @@ class Execution:
 
 
 def trusted(kind: type[T], **values: Any) -> T:
-    """Makes options of values that have been checked before; a field that is left out has its default.
+    """Makes options from values that have been checked before; fields that are left out have their defaults.
 
     Example:
         >>> trusted(Evaluation, every=5) == Evaluation(every=5)
@@ -228,5 +232,5 @@ def trusted(kind: type[T], **values: Any) -> T:
 
 
 def derived(options: T, **changes: Any) -> T:
-    """Returns options with other values in some fields, as `dataclasses.replace` does, without checking any again."""
+    """Returns options with other values in some fields, as `dataclasses.replace` does, without checking them again."""
     return trusted(type(options), **{**vars(options), **changes})

@@ -125,7 +125,8 @@ def test_every_kind_is_used_like_what_is_built_in(here):
     (here / "small.yaml").write_text(SMALL.replace("mine", "fedavg"))
     text = refusal("run", "small.yaml", "--out", "runs/own")
     assert (
-        "belongs to another configuration" in text and "plugins: made with 'methods', not loaded here; give it" in text
+        "belongs to a different configuration" in text
+        and "plugins: made with 'methods', not loaded here; give it" in text
     )
     (here / "small.yaml").write_text(SMALL.replace("mine", "fedavg").replace("name: small", "name: own"))
     assert "would be written to runs/own-2" in invoke("run", "small.yaml", "--dry-run").output.replace("\n", " ")
@@ -173,7 +174,7 @@ def test_a_sweep_over_own_methods(here):
     (here / "methods/small.py").write_text((METHODS / "small.py").read_text() + "# changed\n")
     assert "sweep.yaml (learning_rate=0.02): plugins.methods: received '" in refusal(*again)
     text = refusal("sweep", "sweep.yaml", "--out", "runs/swept", "--plain", "--plugin", "methods")
-    assert "holds another sweep" in text and "learning_rate=0.02: plugins.methods: '" in text
+    assert "holds a different sweep" in text and "learning_rate=0.02: plugins.methods: '" in text
 
 
 @pytest.mark.slow
@@ -193,7 +194,7 @@ def test_a_changed_source_is_another_run(here):
     before = (here / "runs/small/metrics.jsonl").read_bytes()
     (here / "mine.py").write_text(RECIPE.replace("fedprox(mu)", "fedprox(2 * mu)"))
     text = refusal("run", "small.yaml", "--out", "runs/small", "--plain", "--plugin", "mine.py")
-    assert "belongs to another configuration" in text and "plugins.mine: '" in text
+    assert "belongs to a different configuration" in text and "plugins.mine: '" in text
     text = refusal("run", "runs/small/config.yaml", "--out", "elsewhere", "--plain", "--plugin", "mine.py")
     assert "runs/small/config.yaml: plugins.mine: received '" in text and "source that is loaded" in text
     assert (here / "runs/small/metrics.jsonl").read_bytes() == before and not (here / "elsewhere").exists()

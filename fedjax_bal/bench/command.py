@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedjax_bal.bench.measure import Case, matmul_peak, measure
-from fedjax_bal.bench.workloads import WORKLOADS, Workload, federate, simulation_of
+from fedjax_bal.bench.workloads import WORKLOADS, Workload, simulation_of, workload_federation
 from fedjax_bal.config import load_config
 from fedjax_bal.engine.host import Simulation
 from fedjax_bal.errors import DivergenceError
@@ -103,7 +103,7 @@ def cases(wanted: BenchOptions) -> list[Case]:
         execution = dataclasses.replace(execution, devices=wanted.devices)
 
     def make(workload: Workload) -> Simulation:
-        federation = federate(workload, wanted.data_dir)
+        federation = workload_federation(workload, wanted.data_dir)
         return simulation_of(workload, federation, cohort, execution, config.model.convolution)
 
     chosen = [WORKLOADS[name] for name in dict.fromkeys(wanted.workloads or WORKLOADS)]

@@ -196,7 +196,7 @@ WORKLOADS = MappingProxyType({workload.name: workload for workload in _LIST})
 """Workloads by name."""
 
 
-def federate(workload: Workload, data_dir: str | None = None, seed: int = 0) -> Federation:
+def workload_federation(workload: Workload, data_dir: str | None = None, seed: int = 0) -> Federation:
     """Builds the workload's federation, on the host; arguments as in `material`."""
     images, labels, rows_per_client = material(workload, data_dir, seed)
     source = workload.source

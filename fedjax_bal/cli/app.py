@@ -12,7 +12,7 @@ from fedjax_bal.cli import arguments as args
 from fedjax_bal.cli.console import Output, messages, printing
 from fedjax_bal.cli.data import describe, list_datasets, prepare
 from fedjax_bal.cli.listing import explain, guide, list_names, schema
-from fedjax_bal.cli.results import build_page
+from fedjax_bal.cli.results import write_page
 from fedjax_bal.cli.running import run
 
 app = typer.Typer(
@@ -59,9 +59,9 @@ def bench(
         ),
     ] = None,
     workload: Annotated[
-        list[str] | None, typer.Option(help="One or more of W1 to W5 and W4b, as W1,W3. Default: all.")
+        list[str] | None, typer.Option(help="One or more of W1 to W5 and W4b, such as W1,W3. Default: all.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Time to measure each case for, without compilation.")] = 5.0,
+    seconds: Annotated[float, typer.Option(help="Seconds to measure each case, excluding compilation.")] = 5.0,
     clients_per_round: Annotated[int | None, typer.Option(help="Number of clients per round.")] = None,
     synthetic: Annotated[
         bool, typer.Option("--synthetic", help="Train on random pixels (the default without --data-dir).")
@@ -111,7 +111,7 @@ def report(
         ),
     ] = None,
     bold: Annotated[
-        bool, typer.Option("--bold", help="In the table, bold the best mean and underline those that may equal it.")
+        bool, typer.Option("--bold", help="In the table, bold the best mean; underline means that may equal it.")
     ] = False,
     names: Annotated[
         list[str] | None,
@@ -121,7 +121,7 @@ def report(
     ] = None,
     plugin: args.Plugins = None,
 ) -> None:
-    """Write the pages of runs and sweeps again; for several runs, also a page that compares them."""
+    """Rewrite the pages of runs and sweeps; for several runs, also write a page that compares them."""
     with messages():
         from fedjax_bal.lab import FolderError, RunFolder, SweepFolder
 
@@ -153,16 +153,16 @@ def report(
                 )
         if out is None:
             for folder in folders:
-                console.say(f"report: {build_page(folder)}")
+                console.say(f"report: {write_page(folder)}")
             if len(folders) == 1:
                 return
             if any(SweepFolder(folder).exists() for folder in folders):
                 console.say("no comparison: whole sweeps can't be compared; give the folders of points, in points/")
                 return
-        from fedjax_bal.report import build_comparison
+        from fedjax_bal.report import write_comparison_page
 
         try:
-            console.say(f"comparison: {build_comparison(folders, out or RunFolder(folders[0]).comparison)}")
+            console.say(f"comparison: {write_comparison_page(folders, out or RunFolder(folders[0]).comparison)}")
         except FolderError as error:
             if out is not None:
                 raise
@@ -180,11 +180,11 @@ def export(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="npz, safetensors or orbax (weights), stablehlo (a program). Default: by the ending of --out, or npz.",
+            help="npz, safetensors or orbax (weights), stablehlo (a program). Default: by extension of --out, or npz.",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="File to write, or folder for orbax. Default: in the run folder's exports/.")
+        Path | None, typer.Option(help="File to write, a folder for orbax. Default: in exports/ of the run.")
     ] = None,
     data_dir: args.DataDir = None,
     plugin: args.Plugins = None,

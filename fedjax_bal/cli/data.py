@@ -41,11 +41,11 @@ def prepare(
     name: Annotated[str, typer.Argument(help="A data set (fedjax-bal data list).")],
     options: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE ...]", help="For your own files, such as path=photos side=64."),
+        typer.Argument(metavar="[KEY=VALUE ...]", help="Options for your own files, such as path=photos side=64."),
     ] = None,
     data_dir: DataDir = None,
     plugin: Plugins = None,
-    check: Annotated[bool, typer.Option("--check", help="Only read and check the files.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check the files; convert nothing.")] = False,
 ) -> Iterator[str | Table]:
     """Check the files of a data set, and convert them to a format that loads quickly."""
     from fedjax_bal.data import find_reader, inventory, inventory_digest, load
@@ -87,7 +87,7 @@ def prepare(
     yield _class_table(dataset.class_names, counts)
     if prepared is not None:
         size = prepared.stat().st_size / _MEBIBYTE
-        yield f"prepared: {prepared} ({size:,.1f} MiB), read from now on instead of the files above"
+        yield f"prepared: {prepared} ({size:,.1f} MiB), used from now on in place of the files above"
 
 
 def describe(
@@ -98,7 +98,7 @@ def describe(
 ) -> Iterator[str | Table]:
     """Describe the data that `run` would train on: classes, clients' sizes and imbalance.
 
-    For instance: fedjax-bal data describe dataset=mnist partition=dirichlet alpha=0.1 clients=50
+    Example: fedjax-bal data describe dataset=mnist partition=dirichlet alpha=0.1 clients=50
     """
     from fedjax_bal.data import describe as measure
     from fedjax_bal.data import load, users_of_clients
@@ -109,7 +109,7 @@ def describe(
         if out.suffix.lower() not in _PICTURES:
             raise ValueError(f"--out: received {str(out)!r}, must end in {' or '.join(_PICTURES)}")
         if not out.parent.is_dir():
-            raise ValueError(f"--out: there is no folder {str(out.parent)!r}; make it first")
+            raise ValueError(f"--out: the folder {str(out.parent)!r} doesn't exist; create it first")
         check_replaceable(out)
     config = _load(*split_arguments(arguments))
     dataset = load(config.dataset.name, data_dir, **config.dataset.parameters)
@@ -152,7 +152,7 @@ def describe(
         if any(getattr(method, key) != getattr(config, key) for key in ("dataset", "partition", "auxiliary"))
     ]
     if others:
-        facts.append(("methods with other data", ", ".join(others)))
+        facts.append(("methods with different data", ", ".join(others)))
     yield _facts_table(facts)
 
     if out is not None:

@@ -17,9 +17,9 @@ from fedjax_bal.cli.console import BAD_INPUT, complain, fail, messages
 COORDINATOR, PROCESS_ID, PROCESSES = (f"FEDJAX_BAL_{name}" for name in ("COORDINATOR", "PROCESS_ID", "PROCESSES"))
 _HOW = (
     "give --coordinator HOST:PORT --process-id I --processes N on each, I from 0 to N - 1, or set "
-    f"{COORDINATOR}, {PROCESS_ID} and {PROCESSES}; under SLURM, Open MPI and Kubernetes jax knows them"
+    f"{COORDINATOR}, {PROCESS_ID} and {PROCESSES}; under SLURM, Open MPI and Kubernetes jax detects them"
 )
-_NOTHING_LOST = "what was saved before is kept: start all processes with the same command again to resume"
+_NOTHING_LOST = "saved results are kept; start all processes again with the same command to resume"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 # A killed process is detected within a second, because its connections break; a process that hangs, or whose machine is
 # gone, after two thirds to all of the heartbeat timeout. At the end the other processes wait for process 0, which still
@@ -74,7 +74,7 @@ def process_place(
             raise ValueError(f"{name}, {variables[name]}: received {value!r}, must be an integer; {_HOW}")
     index, count = (None if value is None else int(value) for value in values.values())
     if (count is not None and count < 2) or (index is not None and not 0 <= index < (count or 2**31)):
-        raise ValueError(f"--distributed: received process {index} of {count}; there are at least 2, numbered from 0")
+        raise ValueError(f"--distributed: received process {index} of {count}; at least 2 are needed, numbered from 0")
     return ProcessPlace(None if address is None else str(address), index, count)
 
 
@@ -188,7 +188,7 @@ def _check_port(address: str) -> None:
         socket.create_server((name, int(port)), family=family).close()
     except OSError as error:
         raise ValueError(
-            f"{address}: process 0 can't wait for the others there ({(error.strerror or str(error)).lower()}); "
+            f"{address}: process 0 can't listen there ({(error.strerror or str(error)).lower()}); "
             "give --coordinator another port"
         ) from None
 
@@ -201,14 +201,14 @@ def _check_agreement(place: ProcessPlace, facts: Mapping[str, str]) -> None:
 
     group = processes()
     if group.count < 2:
-        raise ValueError(f"--distributed: received process {group.index} of {group.count}; there are at least 2")
+        raise ValueError(f"--distributed: received process {group.index} of {group.count}; at least 2 are needed")
     # From jax itself, because processes with different numbers couldn't even exchange them.
     numbers = Counter(device.process_index for device in jax.devices())
     if len(set(numbers.values())) > 1:
         each = ", ".join(f"{number} on process {index}" for index, number in sorted(numbers.items()))
-        raise ValueError(f"--distributed: all processes must have as many devices, but there are {each}")
+        raise ValueError(f"--distributed: all processes must have the same number of devices, but there are {each}")
     count = jax.local_device_count()
     kind = jax.local_devices()[0].device_kind
     group.agree({**facts, "devices": f"{count} {kind}", "--processes": str(place.count or group.count)})
     if not group.first:
-        complain(f"process {group.index} of {group.count} works for process 0, which shows and writes everything")
+        complain(f"process {group.index} of {group.count} works for process 0, which prints and writes everything")

@@ -57,8 +57,8 @@ def train_on_ray(
         places = sum(int(machine.get(kind, 0)) // devices for machine in machines)
         if not places:
             raise ValueError(
-                f"--engine ray: a part asks for {devices} {kind}(s) of one machine, which none of the cluster's "
-                f"{len(machines)} has: ask for fewer with --devices"
+                f"--engine ray: a part needs {devices} {kind}(s) on one machine, and none of the cluster's "
+                f"{len(machines)} machines has as many; ask for fewer with --devices"
             )
         parts = min(places, points)
         note(f"Ray: {len(machines)} machine(s); {parts} part(s) at a time with {devices} {kind}(s) each")
@@ -161,9 +161,9 @@ def _connected(address: str | None) -> Iterator[Any]:
     except (ConnectionError, RuntimeError, SystemExit) as error:  # SystemExit if another kind of server answers
         ray.shutdown()
         raise ValueError(
-            f"{option}: {wanted}: the Ray cluster can't be used ({' '.join(str(error).split())}); here are Ray "
-            f"{ray.__version__} and Python {platform.python_version()}; leave the address out for a cluster on this "
-            "machine alone"
+            f"{option}: {wanted}: the Ray cluster can't be used ({' '.join(str(error).split())}); this machine has "
+            f"Ray {ray.__version__} and Python {platform.python_version()}; leave the address out for a cluster on "
+            "this machine alone"
         ) from error
     try:
         yield ray

@@ -11,19 +11,19 @@ from fedjax_bal.cli.console import Output, fail
 _MOST_FAILURES = 20
 
 
-def build_page(path: Path) -> Path:
+def write_page(path: Path) -> Path:
     """Writes the page of a run or sweep; returns its path."""
     from fedjax_bal.lab import SweepFolder
-    from fedjax_bal.report import build, build_sweep
+    from fedjax_bal.report import write_run_page, write_sweep_page
 
-    return build_sweep(path) if SweepFolder(path).exists() else build(path)
+    return write_sweep_page(path) if SweepFolder(path).exists() else write_run_page(path)
 
 
 def show_comparison(path: Path, summary: Mapping[str, Any], console: Output) -> None:
     """Writes a comparison's page, and prints its tables (on `console`) and its conclusion."""
     from fedjax_bal.lab import Cost
 
-    page = build_page(path)
+    page = write_page(path)
     closing = Output()
     show_results(path, console, closing)
     console.say(Cost.saved(summary["cost"]).in_words(summary["wall_s"]))
@@ -34,7 +34,7 @@ def show_sweep(folder: Any) -> None:
     """Writes a sweep's page, and prints its tables and sentences; of a part only how to go on."""
     console = Output()
     if folder.part is None:
-        page = build_page(folder.path)
+        page = write_page(folder.path)
         show_results(folder.path, console, console)
         console.say(f"table: {folder.results}\npage: {page}")
     else:

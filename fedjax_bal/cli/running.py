@@ -57,13 +57,15 @@ def run(
         bool, typer.Option("--verbose", "-v", help="Also print the plan, placement, compile times and memory.")
     ] = False,
     plugin: args.Plugins = None,
-    fresh: Annotated[bool, _comparison_option("--fresh", help="Start over in a folder of this configuration.")] = False,
+    fresh: Annotated[
+        bool, _comparison_option("--fresh", help="Delete the results in the folder and start over.")
+    ] = False,
     track: Annotated[
         list[str] | None,
-        _comparison_option(metavar="tensorboard|wandb", help="Also log metrics there; may be repeated."),
+        _comparison_option(metavar="tensorboard|wandb", help="Also log metrics to this tracker; may be repeated."),
     ] = None,
     distributed: Annotated[
-        bool, _comparison_option("--distributed", help="Train together with other processes; start each with its id.")
+        bool, _comparison_option("--distributed", help="Train in several processes; start each with its number.")
     ] = False,
     coordinator: Annotated[
         str | None,
@@ -77,10 +79,10 @@ def run(
         int | None, _comparison_option(metavar="N", help="Number of processes. Default: $FEDJAX_BAL_PROCESSES.")
     ] = None,
     together: Annotated[
-        int | None, _sweep_option(min=1, help="Most runs in one program. Default: as many as fit in memory.")
+        int | None, _sweep_option(min=1, help="Maximum number of runs per program. Default: as many as fit in memory.")
     ] = None,
     part: Annotated[
-        str | None, _sweep_option(metavar="I/N", help="Train every N-th point from the I-th on, as a job array's task.")
+        str | None, _sweep_option(metavar="I/N", help="Train only every N-th point, from the I-th on; for job arrays.")
     ] = None,
     engine: Annotated[
         Literal["local", "ray"] | None, _sweep_option(help="Train in this process (default), or on a Ray cluster.")
@@ -88,7 +90,7 @@ def run(
     address: Annotated[
         str | None,
         _sweep_option(
-            metavar="HOST:PORT|auto", help="Address of the Ray cluster; auto: this machine's. Default: start one."
+            metavar="HOST:PORT|auto", help="Ray cluster; auto: this machine's. Default: $RAY_ADDRESS, or start one."
         ),
     ] = None,
 ) -> None:

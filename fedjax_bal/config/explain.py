@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args
 
 from pydantic import TypeAdapter
 
-from fedjax_bal.annotations import describe, parse_argument_docs
+from fedjax_bal.annotations import describe_type, parse_argument_docs
 from fedjax_bal.config.errors import KeyPath, dotted_path, received_value
 from fedjax_bal.config.merge import SEED_LISTS, SYNONYMS, completed_path, section_at
 from fedjax_bal.config.schema import MOST_SEEDS, Config
@@ -57,7 +57,9 @@ def key_references(section: type[Section] = Config, path: KeyPath = ()) -> Itera
     for key, field in section.model_fields.items():
         child = section.child(key)
         below = None if child is None or child.listed else child
-        allowed = f"a mapping of {', '.join(below.model_fields)}" if below else describe(field.rebuild_annotation())
+        allowed = (
+            f"a mapping of {', '.join(below.model_fields)}" if below else describe_type(field.rebuild_annotation())
+        )
         allowed = f"one of the names of {key}.{below.choice}, or {allowed}" if below and below.choice else allowed
         default = "" if below or field.is_required() else _shown(field.get_default(call_default_factory=True))
         meaning = meanings.get(key) or (inspect.getdoc(below) or "" if below else "").partition("\n")[0]
@@ -72,7 +74,7 @@ def key_references(section: type[Section] = Config, path: KeyPath = ()) -> Itera
         own = meanings | parse_argument_docs(section.function_of(name))
         for key, (annotation, default) in section.parameters_of(name).items():
             shown = "" if default is ... else _shown(default)
-            same.setdefault((key, own.get(key, ""), describe(annotation), shown), []).append(name)
+            same.setdefault((key, own.get(key, ""), describe_type(annotation), shown), []).append(name)
     for (key, meaning, allowed, default), names in same.items():
         yield KeyReference(dotted_path((*path, key)), tuple(names), meaning, allowed, default)
 

@@ -154,7 +154,7 @@ def check_methods(config: Config, source: str, overridden: Sequence[KeyPath] = (
     problems = []
     for index, method in enumerate(config.methods):
         recipe = method.recipe
-        facts = NeedsContext(
+        context = NeedsContext(
             parts=(*recipe.parts, *BATCH_STATISTICS[method.training.arguments()["batch_statistics"]]),
             local=method.training.optimizer.built,
             carried=bool(recipe.carried),
@@ -166,7 +166,7 @@ def check_methods(config: Config, source: str, overridden: Sequence[KeyPath] = (
             clips=method.execution.options.clips,
         )
         try:
-            check_needs(facts)
+            check_needs(context)
         except ValueError as error:
             text = f"{method.name}: {str(error).removeprefix(f'{method.name}: ')}"
             problems.append(Problem(("methods", index), text))

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model, field
 from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from fedjax_bal.annotations import allowed_names, describe, parameters, parse_argument_docs
+from fedjax_bal.annotations import allowed_names, describe_type, parameters, parse_argument_docs
 from fedjax_bal.config.errors import KeyPath, Problem, nearest_choices, received_value
 
 _MOST_REPEATED = 10  # values of a list in advice
@@ -143,7 +143,7 @@ class Section(BaseModel):
         annotation = cls.model_fields[key].rebuild_annotation()
         names = allowed_names(annotation)
         if names is None:
-            return f", must be {describe(annotation, value)}"
+            return f", must be {describe_type(annotation, value)}"
         kind = cls.choices_kind if key == cls.choice else ""
         return f"; {nearest_choices('' if value is None else value, names.names(), names.also(), kind)}"
 

@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_bal.data.arrays import REMEDY, TEST_SHARE, TestBy, as_dataset, without_objects
 from fedjax_bal.data.inputs import to_array
 from fedjax_bal.data.reading import DataError, reading, shortened
-from fedjax_bal.data.table import Table, input_matrix, table_dataset
+from fedjax_bal.data.table import InputTable, input_matrix, table_dataset
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import check_unmasked, is_number
 
@@ -120,7 +120,7 @@ def from_pandas(
     )
 
 
-def _table(source: str, frame: Any) -> Table:
+def _table(source: str, frame: Any) -> InputTable:
     """Returns the columns of a data frame, or of anything else with columns by name; names become texts."""
     with reading(source, "give a table in memory, frame.to_pandas() for instance, or a mapping of names to arrays."):
         if hasattr(type(frame), "collect") and hasattr(type(frame), "collect_schema"):  # polars' LazyFrame
@@ -140,7 +140,7 @@ def _table(source: str, frame: Any) -> Table:
             )
         if len(set(map(str, names))) < len(names):
             raise DataError(f"{source}: has two columns of one name among {', '.join(map(str, names))}; rename one.")
-        return Table(source, {str(name): frame[name] for name in names})
+        return InputTable(source, {str(name): frame[name] for name in names})
 
 
 def _remedy(received: Any) -> str:
@@ -182,7 +182,7 @@ def _inputs(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...] 
     return {f"{half}_images": input_matrix(table, names) for half, table in tables.items()}, names
 
 
-def _named_columns(half: str, value: Any) -> Table | None:
+def _named_columns(half: str, value: Any) -> InputTable | None:
     """Returns a data frame's columns; None for other inputs, and for columns that have numbers only, from 0."""
     kind = type(value)  # asking a lazy frame itself for its columns is expensive
     if not isinstance(value, Mapping) and not hasattr(kind, "columns") and not hasattr(kind, "column_names"):

@@ -21,7 +21,7 @@ _FAILED = "the data set itself fails: correct its file, its transform or its col
 
 _END = object()
 _MAX_PARTS = 100  # of a data set that is made of others
-Layout = Literal["examples", "batches", "either"]
+ItemLayout = Literal["examples", "batches", "either"]
 """What an object yields, as far as it says so."""
 
 
@@ -123,7 +123,7 @@ def from_tf_data(
     return as_dataset("from_tf_data", arrays, test if is_number(test) else None, test_seed, REMEDY)
 
 
-def stack(source: str, examples: Iterable[Any], layout: Layout = "either") -> tuple[np.ndarray, np.ndarray]:
+def stack(source: str, examples: Iterable[Any], layout: ItemLayout = "either") -> tuple[np.ndarray, np.ndarray]:
     """Stacks pairs of input and label, or joins batches of them; image tensors get their channels last.
 
     Raises:
@@ -167,7 +167,7 @@ def stack(source: str, examples: Iterable[Any], layout: Layout = "either") -> tu
     return join(inputs), without_objects(join(labels))
 
 
-def _as_arrays(inputs: Any, labels: Any, layout: Layout) -> tuple[np.ndarray, np.ndarray, bool]:
+def _as_arrays(inputs: Any, labels: Any, layout: ItemLayout) -> tuple[np.ndarray, np.ndarray, bool]:
     """Returns an example's input and label `[]`, or a batch's inputs and labels `[B]`; and whether it is a batch."""
     array = to_array(inputs)
     label = to_array(labels)
@@ -203,7 +203,7 @@ def _is_loader(rows: Any) -> bool:
     return all(hasattr(rows, name) for name in ("dataset", "sampler", "batch_sampler"))
 
 
-def _examples(rows: Any) -> tuple[Iterable[Any], Layout]:
+def _examples(rows: Any) -> tuple[Iterable[Any], ItemLayout]:
     """Returns what is iterated over, and what it yields."""
     if _is_loader(rows):
         return rows, "either" if rows.batch_sampler is None else "batches"

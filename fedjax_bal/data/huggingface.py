@@ -9,7 +9,7 @@ from fedjax_bal.data.arrays import REMEDY, as_dataset, without_objects
 from fedjax_bal.data.examples import check_keys, refuse_other_names, stack
 from fedjax_bal.data.inputs import to_array
 from fedjax_bal.data.reading import DataError, reading
-from fedjax_bal.data.table import Table, input_matrix, refuse_missing
+from fedjax_bal.data.table import InputTable, input_matrix, refuse_missing
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import is_number
 
@@ -73,7 +73,7 @@ def from_huggingface(
         read = _transformed if split.format["type"] == "custom" else _stored
         with reading(source, "the split itself fails: correct its files, or its transform."):
             columns = read(source, split, inputs, keys)
-        table = Table(source, columns)
+        table = InputTable(source, columns)
         if isinstance(inputs, str):
             refuse_missing(table, (), keys)
             arrays[f"{half}_images"] = columns[inputs]

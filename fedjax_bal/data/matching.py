@@ -7,7 +7,7 @@ import numpy as np
 
 from fedjax_bal.data.adapters import _table
 from fedjax_bal.data.reading import DataError, shortened
-from fedjax_bal.data.table import Table, _keys, input_matrix, refuse_missing
+from fedjax_bal.data.table import InputTable, _keys, input_matrix, refuse_missing
 from fedjax_bal.validate import suggestion
 
 
@@ -69,7 +69,7 @@ def class_numbers(source: str, labels: Any, class_names: Sequence[str]) -> np.nd
         >>> class_numbers("test labels", ["dog", "cat"], ("cat", "dog")), class_numbers("test labels", [7], ("3", "7"))
         (array([1, 0], dtype=int32), array([1], dtype=int32))
     """
-    column = Table(source, {"labels": labels})
+    column = InputTable(source, {"labels": labels})
     refuse_missing(column, (), {"labels": "a class"})
     names, places = np.unique(_keys(column, "labels", "a class"), return_inverse=True)
     texts = names.astype(str).tolist()

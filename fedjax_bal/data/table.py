@@ -18,7 +18,7 @@ _THOUSANDS = re.compile(
 )
 
 
-class Table(NamedTuple):
+class InputTable(NamedTuple):
     """Columns of one length.
 
     Attributes:
@@ -33,8 +33,8 @@ class Table(NamedTuple):
 
 
 def table_dataset(
-    table: Table,
-    test: float | Table,
+    table: InputTable,
+    test: float | InputTable,
     label: str,
     clients: str | None = None,
     inputs: str | Sequence[str] | None = None,
@@ -44,7 +44,7 @@ def table_dataset(
     """Makes a data set from a table, see `fedjax_bal.data.from_pandas`."""
     names = input_names(table.source, table.columns, label, clients, inputs)
     halves = {"train": table}
-    if isinstance(test, Table):
+    if isinstance(test, InputTable):
         halves["test"] = test
         for name in (label, *names):
             _check_column(test.source, name, test.columns)
@@ -62,13 +62,13 @@ def table_dataset(
     if len(classes) < 2:
         raise DataError(f"{table.source}: column {label!r} is {classes[0].item()!r} in every row; expected classes.")
     arrays |= {"class_names": classes.astype(str), "train_labels": codes}
-    if isinstance(test, Table):
+    if isinstance(test, InputTable):
         _refuse_untrained(test, label, labels[1], classes)
         arrays["test_labels"] = np.searchsorted(classes, labels[1])
     if clients is not None:
         known = {half: part for half, part in halves.items() if clients in part.columns}
         arrays |= {f"{half}_clients": _keys(part, clients, "a client") for half, part in known.items()}
-    share = None if isinstance(test, Table) else test
+    share = None if isinstance(test, InputTable) else test
     remedy = "check the columns for label, clients and inputs."
     dataset = as_dataset(table.source, arrays, share, test_seed, remedy, test_by)
     return dataset._replace(input_names=tuple(names))
@@ -112,7 +112,7 @@ def input_names(
     return names
 
 
-def input_matrix(table: Table, names: Sequence[str], keys: Mapping[str, str] | None = None) -> np.ndarray:
+def input_matrix(table: InputTable, names: Sequence[str], keys: Mapping[str, str] | None = None) -> np.ndarray:
     """Returns columns of numbers as vectors, `Float32[D, F]`, since integers would be token ids.
 
     Raises `DataError` for a column with texts, missing values, or numbers that aren't finite. Missing values in the
@@ -158,7 +158,7 @@ def _refuse_record_numbers(source: str, name: str, column: np.ndarray) -> None:
         )
 
 
-def _refuse_untrained(test: Table, label: str, labels: np.ndarray, classes: np.ndarray) -> None:
+def _refuse_untrained(test: InputTable, label: str, labels: np.ndarray, classes: np.ndarray) -> None:
     """Raises `DataError` for a class that only test rows have: a typo, often, and never a guess."""
     unknown = ~np.isin(labels, classes)
     if not unknown.any():
@@ -203,7 +203,7 @@ def _options_to_read(value: Any) -> str:
     return f"{option}, {decimal}" if sign == "." or (thousands["rest"] or "").startswith(",") else option
 
 
-def _no_numbers(table: Table, name: str, array: np.ndarray) -> DataError:
+def _no_numbers(table: InputTable, name: str, array: np.ndarray) -> DataError:
     """Returns the error for a column of inputs with texts, dates, or values of several types."""
     if array.dtype.kind not in "UO":
         return not_a_number(table.source, name, str(array[0]), table.place(0))
@@ -230,7 +230,7 @@ def _is_numeric(value: Any) -> bool:
         return False
 
 
-def refuse_missing(table: Table, names: Sequence[str], keys: Mapping[str, str]) -> dict[str, np.ndarray]:
+def refuse_missing(table: InputTable, names: Sequence[str], keys: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Returns columns as arrays, by name; raises `DataError`, which lists all columns with missing values, if any has.
 
     Args:
@@ -281,7 +281,7 @@ def _mark(value: Any) -> str:
     return str(value).strip() if isinstance(value, str) else ""
 
 
-def _keys(table: Table, name: str, what: str) -> np.ndarray:
+def _keys(table: InputTable, name: str, what: str) -> np.ndarray:
     """Returns a column of classes or clients, which has no missing values: integers, or texts without outer spaces."""
     array = _column(table, name)
     if array.dtype.kind == "f":
@@ -304,7 +304,7 @@ def _keys(table: Table, name: str, what: str) -> np.ndarray:
     return np.char.strip(array) if array.dtype.kind == "U" else array
 
 
-def _column(table: Table, name: str) -> np.ndarray:
+def _column(table: InputTable, name: str) -> np.ndarray:
     """Returns a column as an array `[D]`, of objects only if they are of several types."""
     values = table.columns[name]
     where = f"{table.source}: column {name!r}"

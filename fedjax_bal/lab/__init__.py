@@ -7,7 +7,7 @@ from fedjax_bal.lab import checkpoint
 from fedjax_bal.lab.csv_text import as_csv
 from fedjax_bal.lab.errors import FolderError, writing
 from fedjax_bal.lab.folder import RunFolder, chosen_form
-from fedjax_bal.lab.schema import RunClients, RunRecord
+from fedjax_bal.lab.records import ClientResults, RunRecord
 from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.lab.sweep_plan import Point, Sweep, load_sweep, plan_sweep, shortest_ends
 from fedjax_bal.lab.training_line import training_line

@@ -2,7 +2,7 @@
 
 from fedjax_bal.engine.host import Simulation, Snapshot
 from fedjax_bal.lab.display import Progress
-from fedjax_bal.lab.loop import Batch, BuiltProgram, Callback
+from fedjax_bal.lab.loop import BuiltProgram, Callback, RunBatch
 from fedjax_bal.lab.run import Run
 from fedjax_bal.status import size
 
@@ -14,7 +14,7 @@ class RunProgress(Callback):
         self.display = display
         self.verbose = verbose
 
-    def started(self, batch: Batch) -> None:
+    def started(self, batch: RunBatch) -> None:
         """Shows the round from which the run resumes, and that its program is being compiled."""
         [run] = batch.runs
         if run.round:
@@ -22,7 +22,7 @@ class RunProgress(Callback):
         if not run.simulation.compile_s:
             self.display.compiling(run.id)
 
-    def built(self, batch: Batch, program: BuiltProgram) -> None:
+    def built(self, batch: RunBatch, program: BuiltProgram) -> None:
         """Shows the run's progress before training starts."""
         [run] = batch.runs
         if self.verbose:

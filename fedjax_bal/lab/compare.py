@@ -11,14 +11,14 @@ from fedjax_bal.config import Config, resolved_sheet
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import environment, summary
 from fedjax_bal.lab.callbacks import RunProgress
-from fedjax_bal.lab.display import Progress, Unit
+from fedjax_bal.lab.display import Progress, WorkUnit
 from fedjax_bal.lab.errors import START_OVER, FolderError
 from fedjax_bal.lab.folder import PERSONALISED, PICTURES, RecordedExecution, RunFolder
-from fedjax_bal.lab.loop import Batch, Callback, batch_runs, compiled_ahead, steps_per_round, train, unfinished
+from fedjax_bal.lab.loop import Callback, RunBatch, batch_runs, compiled_ahead, steps_per_round, train, unfinished
 from fedjax_bal.lab.outline import outline
 from fedjax_bal.lab.post_training import PostTraining
+from fedjax_bal.lab.records import RunId
 from fedjax_bal.lab.run import Run, runs_of
-from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import Setup, SharedInputs, set_up
 from fedjax_bal.lab.summary import Cost, total
 from fedjax_bal.lab.training_line import training_line
@@ -246,7 +246,7 @@ def compare(
     """
     try:
         # Runs aren't stacked here, because most methods have different programs.
-        batches = [Batch((run,)) for run in unfinished(comparison.runs, callbacks)]
+        batches = [RunBatch((run,)) for run in unfinished(comparison.runs, callbacks)]
         with compiled_ahead(batches):
             for batch in batches:
                 train(batch, callbacks, should_stop)
@@ -326,8 +326,8 @@ def run_comparison(
     for line in (*inputs.data_lines(), f"training: {training_line(resolved_sheet(config))}"):
         display.note(line)
     comparison.resume(config, execution)
-    units: dict[Hashable, Unit] = {
-        run.id: Unit(run.title, run.simulation.rounds, run.id.method, steps_per_round(run.simulation))
+    units: dict[Hashable, WorkUnit] = {
+        run.id: WorkUnit(run.title, run.simulation.rounds, run.id.method, steps_per_round(run.simulation))
         for run in comparison.runs
     }
     methods = len(config.methods)

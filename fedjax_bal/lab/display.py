@@ -16,16 +16,16 @@ _INTERVAL = 2.0  # seconds between two lines about runs in training
 
 
 @dataclasses.dataclass
-class Unit:
+class WorkUnit:
     """A run or a batch on the display.
 
     Attributes:
         title: its name.
         rounds: the number of its rounds.
-        program: units with the same one take equally long for a local step.
+        program: units with the same program take equally long for a local step.
         steps: local steps in an average round, of all its runs.
-        done: finished rounds.
-        ended: whether it has ended early.
+        done: number of finished rounds.
+        ended: whether it has stopped early.
         bar: its bar, in a terminal.
     """
 
@@ -39,7 +39,7 @@ class Unit:
 
     @property
     def left(self) -> int:
-        """Rounds that are left."""
+        """Number of remaining rounds."""
         return 0 if self.ended else max(self.rounds - self.done, 0)
 
 
@@ -60,7 +60,7 @@ class Progress:
     ) -> None:
         self.console = console
         self._clock = clock
-        self._units: dict[Hashable, Unit] = {}
+        self._units: dict[Hashable, WorkUnit] = {}
         self._noun = ""
         self._began = self._printed = clock()
         self._event: float | None = None  # when rounds were last reported; None while a program is compiled
@@ -73,7 +73,7 @@ class Progress:
             status = TextColumn("{task.fields[status]}", markup=False)
             self._bars = Bars(title, BarColumn(10), status, console=console)
 
-    def start(self, units: Mapping[Hashable, Unit], noun: str = "runs", headline: str = "") -> None:
+    def start(self, units: Mapping[Hashable, WorkUnit], noun: str = "runs", headline: str = "") -> None:
         """Starts the display of units, by their keys."""
         self._units = dict(units)
         self._noun = noun
@@ -139,7 +139,7 @@ class Progress:
             left += unit.left * unit.steps * seconds / steps
         return left
 
-    def _show(self, unit: Unit, status: str, *, last: bool = False) -> None:
+    def _show(self, unit: WorkUnit, status: str, *, last: bool = False) -> None:
         left = sum(each.left for each in self._units.values())
         rounds = sum(each.rounds for each in self._units.values())
         finished = sum(not each.left for each in self._units.values())

@@ -12,7 +12,7 @@ import jax
 from fedjax_bal._version import __version__
 from fedjax_bal.config import Config
 from fedjax_bal.lab.copies import PLUGIN_COPIES
-from fedjax_bal.lab.schema import Command
+from fedjax_bal.lab.records import Command
 from fedjax_bal.plugins import loaded_plugins, plugin_sources
 
 
@@ -65,7 +65,7 @@ _SETTINGS = (
 def numeric_settings() -> dict[str, str]:
     """Returns jax's settings that affect random numbers and rounding, by name.
 
-    All processes of a run must have the same settings, and a run resumes only with those that it began with.
+    All processes of a run must have the same settings, and a run resumes only with the settings that it started with.
 
     Example:
         >>> numeric_settings()["jax_random_seed_offset"]
@@ -75,7 +75,7 @@ def numeric_settings() -> dict[str, str]:
 
 
 def differing_settings(here: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Describes the settings that have changed since the run began, and how to set them; empty if none have.
+    """Describes the settings that have changed since the run started, and how to set them; empty if none have.
 
     Example:
         >>> differing_settings({"jax_enable_x64": "False"}, {"jax_enable_x64": "True"})

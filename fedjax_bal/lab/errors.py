@@ -8,8 +8,8 @@ from pathlib import Path
 START_OVER = "start over with --fresh (for a point of a sweep: remove its folder), or in another folder with --out"
 """The remedy for a run that can't resume; its folder is changed only when the user asks for it."""
 
-CHOOSE_ANOTHER = "put back a copy of it, or choose another folder; nothing in this one is touched"
-"""The remedy for a folder of which can't be told whose it is."""
+CHOOSE_ANOTHER = "restore a copy of it, or choose another folder; nothing in this one was changed"
+"""The remedy for a folder whose owner can't be determined."""
 
 
 class FolderError(ValueError):
@@ -25,7 +25,7 @@ class ForeignFolderError(FolderError):
 
 
 @contextlib.contextmanager
-def reading(file: Path, remedy: str = f"put back a copy of it, or {START_OVER}") -> Iterator[None]:
+def reading(file: Path, remedy: str = f"restore a copy of it, or {START_OVER}") -> Iterator[None]:
     """Turns every exception that a file's content can cause into a `FolderError` that names the file.
 
     This is the only check of files that this package has written: their readers take what they need from them, and a
@@ -40,7 +40,7 @@ def reading(file: Path, remedy: str = f"put back a copy of it, or {START_OVER}")
     except Exception as error:
         if fault := disk_error(error):
             raise FolderError(
-                f"{file}: can't be read ({_reason(fault)}), and nothing is touched; try again once it can be"
+                f"{file}: can't be read ({_reason(fault)}); nothing was changed, try again once it is readable"
             ) from error
         reason = str(error).removeprefix(f"{file}: ")
         reason = reason if isinstance(error, ValueError) else f"{type(error).__name__}: {reason}"

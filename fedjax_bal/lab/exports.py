@@ -67,17 +67,17 @@ def export_model(
 
     npz, safetensors and Orbax have one array for each array of the model, named like `params/head/dense/kernel`, and
     need the network's layers in the other program. StableHLO has the whole program, weights included, for the CPU, for
-    NVIDIA's and AMD's GPUs and for TPUs: a npz file with its bytes, `program`, which takes inputs as the federation has
-    them, any number at a time, and returns logits `Float32[B, C]`. All have a JSON text `about` (safetensors: in the
+    NVIDIA's and AMD's GPUs and for TPUs: an npz file with its bytes, `program`, which takes any number of inputs as the
+    federation has them, and returns logits `Float32[B, C]`. All have a JSON text `about` (safetensors: in the
     metadata; Orbax: an item) with the inputs, their mean and standard deviation, `class_names` in the order of the
     logits, and `input_names`, the columns of a table in the order that the network expects.
 
     Args:
         file: the file, or the folder for Orbax.
-        model: what `simulate` returned; or a network, with what the method adds to it.
+        model: what `simulate` returned; or a network, with the method's additions.
         variables: the network's weights; left out for a `Result`, by default the `evaluated` ones.
-        federation: the federation that it was trained on, whose inputs the model takes; by default inputs are
-            normalised already.
+        federation: the federation that it was trained on, whose inputs the model takes; by default the model takes
+            normalised inputs.
         class_names: names of the classes, in the order of the logits; by default the federation's.
         kind: the format: "npz", "safetensors", "orbax" or "stablehlo"; by default the file's extension.
 
@@ -85,8 +85,8 @@ def export_model(
         The file.
 
     Raises:
-        ValueError: variables are missing, or a format is unknown or one whose library isn't installed:
-            orbax-checkpoint, or flatbuffers for StableHLO.
+        ValueError: variables are missing, the format is unknown, or its library isn't installed: orbax-checkpoint, or
+            flatbuffers for StableHLO.
         OSError: the file can't be written.
 
     Example:

@@ -33,7 +33,7 @@ from fedjax_bal.lab.copies import FILE_COPIES, PLUGIN_COPIES, copied_files, copi
 from fedjax_bal.lab.csv_text import as_csv, read_csv
 from fedjax_bal.lab.errors import CHOOSE_ANOTHER, START_OVER, FolderError, ForeignFolderError, reading, writing
 from fedjax_bal.lab.output_folder import SUMS, OutputFolder
-from fedjax_bal.lab.schema import Partition, RunClients, RunRecord, unwritten_summary
+from fedjax_bal.lab.records import ClientResults, Partition, RunRecord, unwritten_summary
 from fedjax_bal.metrics import METRICS, TEXT
 from fedjax_bal.plugins import COLUMNS
 
@@ -163,7 +163,7 @@ class RunFolder(OutputFolder):
                 raise
             if text != resolved_yaml(recorded):
                 raise FolderError(
-                    f"{self.path}: its config.yaml was not written by a run, so nothing in the folder is touched; "
+                    f"{self.path}: its config.yaml was not written by a run; nothing in the folder was changed, "
                     "choose another with --out"
                 )
         form = chosen_form(config, recorded)
@@ -175,8 +175,8 @@ class RunFolder(OutputFolder):
 
     def _foreign(self, differing: str) -> ForeignFolderError:
         return ForeignFolderError(
-            f"{self.path}: belongs to another configuration, nothing in it is touched; choose another folder with "
-            f"--out, or ask for the same configuration. They differ in\n  {differing}",
+            f"{self.path}: belongs to a different configuration; nothing in it was changed. Choose another folder with "
+            f"--out, or ask for the same configuration. Differences:\n  {differing}",
             differing,
         )
 
@@ -205,7 +205,7 @@ class RunFolder(OutputFolder):
             if found := self._read_json(_EXECUTION):
                 return RecordedExecution(**found)
         if self.first and any(self.path.glob(f"{_CHECKPOINTS}/*/round-*.npz")):
-            raise FolderError(f"{self.path / _EXECUTION}: missing; put back a copy of it, or {START_OVER}")
+            raise FolderError(f"{self.path / _EXECUTION}: missing; restore a copy of it, or {START_OVER}")
         return None
 
     def read_devices(self) -> int | None:
@@ -271,7 +271,7 @@ class RunFolder(OutputFolder):
     def read_summary(self) -> dict[str, Any]:
         """Reads what the last session found; empty before the first one has ended. Absent metrics become None."""
         metrics = [metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT]
-        with reading(self.path / _SUMMARY, "put back a copy of it, or delete it and run the command again"):
+        with reading(self.path / _SUMMARY, "restore a copy of it, or delete it and run the command again"):
             if summary := self._read_json(_SUMMARY):
                 return {**summary, "runs": [dict.fromkeys(metrics) | run for run in summary["runs"]]}
         return {}
@@ -292,7 +292,7 @@ class RunFolder(OutputFolder):
         }
         self._write_arrays(_CONFUSION, cells)
 
-    def write_clients(self, runs: Iterable[RunClients]) -> None:
+    def write_clients(self, runs: Iterable[ClientResults]) -> None:
         """Replaces the results by client of all runs, numbers rounded to six digits; no file without any."""
         table = [
             {"method": run.method, "seed": run.seed, "client": name}
@@ -306,7 +306,7 @@ class RunFolder(OutputFolder):
         if table:
             self._write(_CLIENTS, as_csv(table).encode())
 
-    def read_clients(self) -> list[RunClients]:
+    def read_clients(self) -> list[ClientResults]:
         """Reads the results by client; empty for runs whose clients have no test rows."""
         if not (self.path / _CLIENTS).exists():
             return []
@@ -315,11 +315,11 @@ class RunFolder(OutputFolder):
             for row in read_csv(self._read(_CLIENTS).decode()):
                 runs.setdefault((row["method"], int(row["seed"])), []).append(row)
             return [
-                RunClients(
+                ClientResults(
                     *run,
                     tuple(row["client"] for row in rows),
-                    *(np.array([int(row[name]) for row in rows]) for name in RunClients._fields[3:5]),
-                    *(np.array([float(row[name] or "nan") for row in rows]) for name in RunClients._fields[5:]),
+                    *(np.array([int(row[name]) for row in rows]) for name in ClientResults._fields[3:5]),
+                    *(np.array([float(row[name] or "nan") for row in rows]) for name in ClientResults._fields[5:]),
                 )
                 for run, rows in runs.items()
             ]

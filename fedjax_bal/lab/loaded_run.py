@@ -23,8 +23,8 @@ from fedjax_bal.lab.errors import FolderError
 from fedjax_bal.lab.exports import Inputs, inputs_of, logits_of, write_export
 from fedjax_bal.lab.folder import RunFolder, run_name
 from fedjax_bal.lab.model_files import MODEL_FORMATS
+from fedjax_bal.lab.records import ClientResults, RunId
 from fedjax_bal.lab.run import load_variables, runs_of
-from fedjax_bal.lab.schema import RunClients, RunId
 from fedjax_bal.lab.setup import Setup, SharedInputs, network, set_up, to_read
 from fedjax_bal.lab.splits import name_inputs
 from fedjax_bal.lab.sweep_folder import SweepFolder
@@ -49,14 +49,14 @@ def load_run(
     Args:
         folder: a folder that `fedjax-bal run` or `fedjax-bal sweep` wrote, or a point of a sweep.
         data_dir: the folder with the data set's files, as `--data-dir`, for the models that need them.
-        note: called with a message for a damaged checkpoint, which the previous one replaces.
+        note: called with a message if a checkpoint is damaged and the previous one is used.
 
     Returns:
         The `LoadedRun`, whose models are loaded on first use; for a sweep a `LoadedSweep`, with its table and points.
 
     Raises:
         ValueError: the folder is neither a run's nor a sweep's, or its configuration can't be read.
-            An absent plug-in or a section with errors is named when a model is used.
+            Missing plug-ins and invalid sections are reported when a model is used.
 
     Example:
         After `fedjax-bal run training.rounds=1 "model={name: mlp}" "methods=[{recipe: fedavg}]" "seeds=[0]"`, here:
@@ -166,24 +166,24 @@ class LoadedRun:
 
         Returns:
             A pandas `DataFrame` if pandas is installed, otherwise a dict of columns as NumPy arrays: `method`, `seed`,
-                `client` (its name, or else its number, as text), `training_rows`, `test_rows`, `accuracy` and
+                `client` (its name or, without names, its number as text), `training_rows`, `test_rows`, `accuracy` and
                 `balanced_accuracy` (nan if unknown).
 
         Raises:
             ValueError: no session has finished, or no client has test rows.
         """
-        found = self._folder.read_clients()
-        if not found:
+        results = self._folder.read_clients()
+        if not results:
             raise FolderError(
-                f"{self._folder.path}: has no clients.csv: a session writes it when it ends, if clients have test rows "
+                f"{self._folder.path}: has no clients.csv: sessions write it when they end, if clients have test rows "
                 "(a natural partition of data whose test rows have users, or evaluation.client_test)"
             )
-        counts = [len(run.names) for run in found]
+        counts = [len(run.names) for run in results]
         columns = {
-            "method": np.repeat([run.method for run in found], counts),
-            "seed": np.repeat([run.seed for run in found], counts),
-            "client": np.array([name for run in found for name in run.names]),
-            **{name: np.concatenate([getattr(run, name) for run in found]) for name in RunClients._fields[3:]},
+            "method": np.repeat([run.method for run in results], counts),
+            "seed": np.repeat([run.seed for run in results], counts),
+            "client": np.array([name for run in results for name in run.names]),
+            **{name: np.concatenate([getattr(run, name) for run in results]) for name in ClientResults._fields[3:]},
         }
         return _as_frame(columns)
 
@@ -239,11 +239,11 @@ class LoadedRun:
                 of the logits, `Float32[B, C]`, whose columns are in the order of `class_names`.
 
         Raises:
-            ValueError: a column is missing or isn't numbers, a frame for a run whose inputs have no names, arrays of
-                another shape, type or scale, token ids beyond the vocabulary, or an error of `variables`.
+            ValueError: a column is missing or not numeric, a frame is given to a run without input names, an array has
+                another shape, type or scale, token ids exceed the vocabulary, or an error of `variables`.
         """
         if names and probabilities:
-            raise ValueError("names: received True together with probabilities=True; ask for one of them at a time")
+            raise ValueError("names: received True together with probabilities=True; set only one of them")
         trained = self.trained(method, seed)
         model = trained.model
         rows = _checked_rows(inputs, trained)
@@ -297,7 +297,7 @@ class LoadedRun:
         return TrainedModel(index, seed, rounds, model, variables, inputs)
 
     def _rebuilt(self, index: int, seed: int) -> TrainedModel:
-        """Returns a model that is evaluated differently from how it is trained, from the data and its whole state."""
+        """Returns a model that the method changes for evaluation; this needs the data and the whole state."""
         runs = {run.id: run for run in runs_of(self.config, self._setup, self._folder, self._note)}
         run = runs[RunId(self.methods[index], seed)]
         saved = run.load_checkpoint()
@@ -308,21 +308,21 @@ class LoadedRun:
         return TrainedModel(index, seed, saved.snapshot.round, run.simulation.setting.model, variables, inputs)
 
     def _untrained(self, method: str, seed: int) -> FolderError:
-        return FolderError(f"{self._folder.path}: has no checkpoint of {method}, seed {seed}: train it first")
+        return FolderError(f"{self._folder.path}: has no checkpoint of {method}, seed {seed}; train it first")
 
     def _network(self, index: int) -> tuple[Model, Inputs] | None:
         """Returns a method's network and its inputs from the folder alone; None without a summary."""
         if index not in self._networks:
             method = to_read(self.config).methods[index]
-            found = self._folder.read_partition(method.name)
-            if found is None:
+            partition = self._folder.read_partition(method.name)
+            if partition is None:
                 return None
-            model = network(method.model, len(found["samples"]), found["input_shape"])
+            model = network(method.model, len(partition["samples"]), partition["input_shape"])
             for part in method.recipe.parts:
                 model = part.bind(model)
-            mean, std = (np.asarray(numbers, np.float32) for numbers in (found["mean"], found["std"]))
-            names = tuple(found["input_names"]) if "input_names" in found else None
-            inputs = Inputs(found["input_dtype"], mean, std, names)
+            mean, std = (np.asarray(numbers, np.float32) for numbers in (partition["mean"], partition["std"]))
+            names = tuple(partition["input_names"]) if "input_names" in partition else None
+            inputs = Inputs(partition["input_dtype"], mean, std, names)
             self._networks[index] = at_precision(model, method.execution.options.precision), inputs
         return self._networks[index]
 

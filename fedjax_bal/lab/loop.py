@@ -44,8 +44,8 @@ class BuiltProgram(NamedTuple):
     layout: Layout
 
 
-class Step(NamedTuple):
-    """What a dispatch of a batch has taken."""
+class DispatchStats(NamedTuple):
+    """The time and work of a dispatch of a batch."""
 
     round: int  # finished rounds
     seconds: float
@@ -56,10 +56,10 @@ class Step(NamedTuple):
 class Callback:
     """Base class of callbacks; subclasses override the moments that they handle."""
 
-    def started(self, batch: "Batch") -> None:
+    def started(self, batch: "RunBatch") -> None:
         """Called before a batch's program is compiled."""
 
-    def built(self, batch: "Batch", program: BuiltProgram) -> None:
+    def built(self, batch: "RunBatch", program: BuiltProgram) -> None:
         """Called when a batch's program is compiled."""
 
     def recorded(self, run: Run, clients_per_s: float) -> None:
@@ -71,12 +71,12 @@ class Callback:
     def ended(self, run: Run, simulation: Simulation, snapshot: Snapshot) -> None:
         """Called after a run's last round is saved; again in the next session if a kill interrupted the callbacks."""
 
-    def stepped(self, batch: "Batch", step: Step) -> None:
+    def stepped(self, batch: "RunBatch", step: DispatchStats) -> None:
         """Called when all results of a dispatch are recorded, and its checkpoints are saved."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Batch:
+class RunBatch:
     """Runs at the same round that one program trains together.
 
     Attributes:
@@ -123,7 +123,7 @@ def unfinished(runs: Iterable[Run], callbacks: Sequence[Callback]) -> list[Run]:
     return left
 
 
-def batch_runs(runs: Sequence[Run], max_size: int | None = None) -> list[Batch]:
+def batch_runs(runs: Sequence[Run], max_size: int | None = None) -> list[RunBatch]:
     """Groups runs with equal stacking keys into batches of at most `max_size`, in the order of their first runs.
 
     `max_size=None`: as many as fit into memory.
@@ -133,7 +133,7 @@ def batch_runs(runs: Sequence[Run], max_size: int | None = None) -> list[Batch]:
         # A client memory on the host is gathered for one run and dispatch, so these runs can't be stacked.
         alone = run.simulation.keeps_memory_on_host
         groups.setdefault(id(run) if alone else (stacking_key(run.simulation), run.round), []).append(run)
-    batches: list[Batch] = []
+    batches: list[RunBatch] = []
     for program, group in enumerate(groups.values()):
         # Half of the free memory, for the states of all runs.
         free = free_bytes(group[0].simulation.setting.layout)
@@ -142,7 +142,7 @@ def batch_runs(runs: Sequence[Run], max_size: int | None = None) -> list[Batch]:
         size = min(fitting, max_size or len(group))
         # Batches of about equal size, so that the last one isn't a single run.
         for part in np.array_split(np.arange(len(group)), -(-len(group) // size)):
-            batches.append(Batch(tuple(group[place] for place in part), program, len(batches)))
+            batches.append(RunBatch(tuple(group[place] for place in part), program, len(batches)))
     return batches
 
 
@@ -152,7 +152,7 @@ def steps_per_round(simulation: Simulation) -> float:
     return float(simulation.selector.most * simulation.selector.passes * steps[steps > 0].mean())
 
 
-def train(batch: Batch, callbacks: Sequence[Callback], should_stop: Callable[[], bool]) -> None:
+def train(batch: RunBatch, callbacks: Sequence[Callback], should_stop: Callable[[], bool]) -> None:
     """Trains the runs of a batch until they end; a run that diverges is recorded as failed, and the others continue.
 
     `should_stop` is called after each dispatch.
@@ -205,14 +205,14 @@ def train(batch: Batch, callbacks: Sequence[Callback], should_stop: Callable[[],
             raise Stopped
 
 
-def _record(results: Mapping[Run, Any], round: int, seconds: float, callbacks: Sequence[Callback]) -> Step:
+def _record(results: Mapping[Run, Any], round: int, seconds: float, callbacks: Sequence[Callback]) -> DispatchStats:
     """Records the results of a dispatch, whose time its runs share equally."""
     for run, result in results.items():
         run.record(result, seconds / len(results))
         for callback in callbacks:
             callback.recorded(run, result.client_updates * len(results) / seconds)
     updates = sum(result.client_updates for result in results.values())
-    return Step(round, seconds, updates, sum(result.samples for result in results.values()))
+    return DispatchStats(round, seconds, updates, sum(result.samples for result in results.values()))
 
 
 def _save(run: Run, snapshot: Snapshot, callbacks: Sequence[Callback], *, ended: bool) -> None:
@@ -230,7 +230,7 @@ def _end(run: Run, snapshot: Snapshot, callbacks: Sequence[Callback]) -> None:
 
 
 @contextlib.contextmanager
-def compiled_ahead(batches: Iterable[Batch]) -> Iterator[Sequence[Future[Any]]]:
+def compiled_ahead(batches: Iterable[RunBatch]) -> Iterator[Sequence[Future[Any]]]:
     """Returns a context in which a thread compiles the programs of batches, in order, while others train."""
     # A stopped run doesn't wait for the thread: XLA can't be interrupted, and everything is saved by then. With several
     # processes nothing is compiled ahead, because all would have to compile at the same moments. The thread drops

@@ -69,7 +69,7 @@ def _orbax(folder: Path, tensors: Tensors, about: str) -> None:
     except ImportError as error:
         raise FolderError("format: orbax needs a library: pip install orbax-checkpoint") from error
     if os.path.lexists(folder):  # Orbax could only replace it by deleting everything in it
-        raise FolderError(f"{folder}: is there already; choose another folder with --out")
+        raise FolderError(f"{folder}: already exists; choose another folder with --out")
     items = orbax.args.Composite(
         variables=orbax.args.StandardSave(unflatten_dict(tensors, sep="/")),
         about=orbax.args.JsonSave(json.loads(about)),

@@ -1,4 +1,4 @@
-"""What a run or sweep has left to do: its programs, runs, local steps and memory, and in a dry run its pace."""
+"""What remains to be done in a run or sweep: programs, runs, local steps and memory; in a dry run also the time."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from fedjax_bal.config import Config, resolved_sheet
 from fedjax_bal.data import resident_peak
 from fedjax_bal.engine.host import Member, Snapshot, open_stack
 from fedjax_bal.lab.folder import RunFolder
-from fedjax_bal.lab.loop import Batch, batch_runs, steps_per_round
+from fedjax_bal.lab.loop import RunBatch, batch_runs, steps_per_round
 from fedjax_bal.lab.run import Run, runs_of
 from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.lab.summary import known_runs
@@ -24,8 +24,8 @@ _LONGEST_NAMES = 40  # characters
 _COMPILING = 200_000_000  # bytes that XLA's compiler and the figures of a page take, as measured
 
 
-def outline(name: str, runs: int, batches: Sequence[Batch], *, timed: bool = False) -> Iterator[str]:
-    """Describes what is left to do: a line, then a table of the programs.
+def outline(name: str, runs: int, batches: Sequence[RunBatch], *, timed: bool = False) -> Iterator[str]:
+    """Describes what remains to be done: a line, then a table of the programs.
 
     Args:
         name: of the comparison or sweep.
@@ -36,7 +36,7 @@ def outline(name: str, runs: int, batches: Sequence[Batch], *, timed: bool = Fal
     left = [run for batch in batches for run in batch.runs]
     steps = sum((run.simulation.rounds - run.round) * steps_per_round(run.simulation) for run in left)
     yield f"{name}: {runs} runs, {len(left)} to train; about {steps:,.0f} local steps; {_memory(batches)}"
-    programs: dict[int, list[Batch]] = {}
+    programs: dict[int, list[RunBatch]] = {}
     for batch in batches:
         programs.setdefault(batch.program, []).append(batch)
     rows = [["program", "methods", "runs", "together", "rounds", "state", *(["dispatch", "all"] if timed else [])]]
@@ -54,14 +54,14 @@ def outline(name: str, runs: int, batches: Sequence[Batch], *, timed: bool = Fal
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def method_names(*batches: Batch) -> str:
-    """Names the methods of batches, as far as there is room."""
+def method_names(*batches: RunBatch) -> str:
+    """Names the methods of batches, shortened to fit."""
     names = ", ".join(dict.fromkeys(run.id.method for batch in batches for run in batch.runs))
     return names if len(names) <= _LONGEST_NAMES else f"{names[: _LONGEST_NAMES - 4]} ..."
 
 
-def _memory(batches: Sequence[Batch]) -> str:
-    """Describes the memory that data and the largest batch need, without what programs need."""
+def _memory(batches: Sequence[RunBatch]) -> str:
+    """Describes the memory that data and the largest batch need, excluding programs."""
     needed = []
     for batch in batches:
         simulation = batch.runs[0].simulation
@@ -79,8 +79,8 @@ def _memory(batches: Sequence[Batch]) -> str:
     return f"about {size(on_device)} of memory on each device and {size(on_host)} on the host"
 
 
-def _seconds_per_dispatch(batch: Batch) -> float:
-    """Times the second dispatch of a batch that starts anew, or the only one; nothing is kept."""
+def _seconds_per_dispatch(batch: RunBatch) -> float:
+    """Times the second dispatch of a batch that starts from scratch, or its only one; keeps nothing."""
     stack = open_stack([Member(run.simulation, run.id.seed) for run in batch.runs], [None] * len(batch.runs))
     stack.compile()
     seconds = 0.0
@@ -95,7 +95,7 @@ def _seconds_per_dispatch(batch: Batch) -> float:
 def dry_run(
     sweep: Sweep, folders: Mapping[str, RunFolder | None], inputs: SharedInputs, most: int | None
 ) -> Iterator[str]:
-    """Describes what a sweep, or a run as a sweep of one point, has left to do; changes nothing.
+    """Describes what remains to be done in a sweep, or in a run as a sweep of one point; changes nothing.
 
     Args:
         sweep: the sweep, or the part of it to train.

@@ -104,7 +104,8 @@ class OutputFolder:
                 raise ForeignFolderError(str(in_use), started) from None
             except NotImplementedError as error:
                 raise FolderError(
-                    f"{self.path}: its file system has no locks ({error}); choose a folder on another one with --out"
+                    f"{self.path}: its file system doesn't support locks ({error}); choose a folder on another one "
+                    "with --out"
                 ) from error
         try:
             if owner:
@@ -134,7 +135,7 @@ class OutputFolder:
                 return None
 
     def _in_use(self) -> FolderError:
-        text = "another process is running in this folder; wait for it, or choose another with --out"
+        text = "another process is using this folder; wait for it, or choose another with --out"
         return FolderError(f"{self.path}: {text}")
 
     def _owner(self) -> str:

@@ -1,4 +1,4 @@
-"""What follows a run's training: pictures of generators, models fine-tuned on clients, and analyses of plug-ins."""
+"""The steps after training: pictures of generators, models fine-tuned on clients, and analyses of plug-ins."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from fedjax_bal.types import Federation
 
 
 class PostTraining(Callback):
-    """Does what a configuration asks for after training, once per run, and saves the results in the run folder."""
+    """Runs the steps that a configuration asks for after training, once per run, and saves their results."""
 
     def __init__(self) -> None:
         self.tuners: dict[int, FineTuner] = {}  # by the identity of the simulation
@@ -28,7 +28,7 @@ class PostTraining(Callback):
             run.folder.write_pictures(*run.id, {"real": real, "generated": generated})
 
     def ended(self, run: Run, simulation: Simulation, snapshot: Snapshot) -> None:
-        """Does what is missing for a run: a kill may have come in between."""
+        """Runs the steps that a run lacks; a kill may have interrupted an earlier session between them."""
         if run.settings is None:
             return
         # Only the first process reads files, but all processes must take the same branch.
@@ -58,11 +58,11 @@ def some_of_each_class(federation: Federation, classes: int, count: int) -> np.n
     rows = np.unique(np.asarray(federation.rows))
     labels = np.asarray(federation.labels)[rows]
     images = federation.images
-    found = np.zeros((classes, count, *np.shape(images)[1:]), np.uint8)
+    examples = np.zeros((classes, count, *np.shape(images)[1:]), np.uint8)
     for label in range(classes):
         shown = rows[labels == label][:count]
-        found[label, : len(shown)] = to_pixels(np.asarray(images[shown]))
-    return found
+        examples[label, : len(shown)] = to_pixels(np.asarray(images[shown]))
+    return examples
 
 
 def to_pixels(images: np.ndarray) -> np.ndarray:

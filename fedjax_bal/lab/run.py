@@ -28,14 +28,14 @@ from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import checkpoint
 from fedjax_bal.lab.errors import START_OVER, FolderError, reading
 from fedjax_bal.lab.folder import RunFolder
-from fedjax_bal.lab.schema import RunId
+from fedjax_bal.lab.records import RunId
 from fedjax_bal.lab.setup import Setup
 from fedjax_bal.lab.summary import Cost
 from fedjax_bal.metrics import EarlyStopping
 from fedjax_bal.types import Variables
 
 
-class SavedRun(NamedTuple):
+class RunState(NamedTuple):
     """The content of a checkpoint; field names are the array names in the file."""
 
     snapshot: Snapshot
@@ -114,7 +114,7 @@ class Run:
     def start(self) -> Snapshot | None:
         """Hands over the snapshot with which training begins or resumes; None before the first round.
 
-        Training takes the model's memory, so the run keeps the rest only.
+        Training takes the model's memory, so the run keeps only the rest.
         """
         snapshot = self.snapshot
         if snapshot is not None:
@@ -177,7 +177,7 @@ class Run:
         if saved is None and max(by_round, default=0) >= self.checkpoint_every + self.simulation.rounds_per_dispatch:
             raise FolderError(
                 f"{self.folder.checkpoints(*self.id)}: has no checkpoint, but {file} has round {max(by_round)} of "
-                f"{self.title}; put back a copy of the checkpoints, or {START_OVER}"
+                f"{self.title}; restore a copy of the checkpoints, or {START_OVER}"
             )
         # Sums over rounds, such as traffic, need every line. A shorter run has also evaluated its last round, which a
         # longer one may skip.
@@ -185,34 +185,33 @@ class Run:
         missing = next((number for number in due if number not in by_round), None)
         if missing is not None:
             raise FolderError(
-                f"{file}: lacks round {missing} of {self.title}, whose checkpoint is of round {self.round}, and "
-                f"nothing is touched; put back a copy of it, or {START_OVER}"
+                f"{file}: lacks round {missing} of {self.title}, whose checkpoint is from round {self.round}; nothing "
+                f"was changed. Restore a copy of it, or {START_OVER}"
             )
         self.lines = [by_round[number] for number in due]
 
-    def load_checkpoint(self) -> SavedRun | None:
+    def load_checkpoint(self) -> RunState | None:
         """Loads the newest undamaged checkpoint; None if there is none. Several processes get that of the first.
 
         Raises:
             FolderError: all checkpoints are damaged, or one can't be read, or belongs to another run, other data or
                 another state.
         """
-        found = processes().from_first(lambda: _read_newest(self.folder, self.id, self.identity, self.note))
-        if found is None:
+        newest = processes().from_first(lambda: _read_newest(self.folder, self.id, self.identity, self.note))
+        if newest is None:
             return None
-        file, arrays = found
+        file, arrays = newest
         # The fingerprint is checked before the state: with other data its shapes may differ.
         if not np.array_equal(arrays.get(checkpoint.FINGERPRINT, ()), self.fingerprint):
             raise FolderError(
-                f"{self.folder.path}: was begun with other images, labels, class names, owners of images, partition, "
-                "traces or initial weights than those that are read now, and nothing in it is touched; pass the same "
-                "--data-dir as then and leave the files that the configuration names as they were, or "
-                f"{START_OVER}"
+                f"{self.folder.path}: started with different images, labels, class names, owners of images, partition, "
+                "traces or initial weights; nothing in it was changed. Pass the same --data-dir as then and restore "
+                f"the files that the configuration names, or {START_OVER}"
             )
         saved = _fitted(file, arrays, self._template(arrays.get(".snapshot.asked")))
         return saved._replace(snapshot=saved.snapshot._replace(round=int(saved.snapshot.round)))
 
-    def _template(self, asked: np.ndarray | None = None) -> SavedRun:
+    def _template(self, asked: np.ndarray | None = None) -> RunState:
         """Returns the shapes of the run's checkpoint, with zeros for counts of an evaluation.
 
         It holds the memories of the clients that were asked to train; without `asked`, of all clients.
@@ -230,7 +229,7 @@ class Run:
                 saved = lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype)
                 memory = jax.tree.map(saved, snapshot.state.memory)
                 snapshot = snapshot._replace(state=snapshot.state._replace(memory=memory))
-        return SavedRun(snapshot, matrix, self.fingerprint, self.identity, hits)
+        return RunState(snapshot, matrix, self.fingerprint, self.identity, hits)
 
 
 def runs_of(config: Config, setup: Setup, folder: Any, note: Callable[[str], None]) -> list[Run]:
@@ -274,15 +273,15 @@ def load_variables(
     Raises the same errors as `Run.load_checkpoint`, but can't tell whether the data have changed.
     """
     id = RunId(config.methods[index].name, seed)
-    found = _read_newest(folder, id, run_identity(config, index, seed), note)
-    if found is None:
+    newest = _read_newest(folder, id, run_identity(config, index, seed), note)
+    if newest is None:
         return None
     # The names of a checkpoint's arrays are those of the fields, so a template with nothing else selects these two.
-    file, arrays = found
+    file, arrays = newest
     starts = (".snapshot.round", ".snapshot.state.variables")
     nothing: Any = None
     state = State(shapes, nothing, nothing, nothing)
-    wanted = SavedRun(Snapshot(np.int64(0), state, nothing, nothing, nothing), nothing, nothing, nothing)
+    wanted = RunState(Snapshot(np.int64(0), state, nothing, nothing, nothing), nothing, nothing, nothing)
     saved = _fitted(file, {name: array for name, array in arrays.items() if name.startswith(starts)}, wanted)
     return int(saved.snapshot.round), saved.snapshot.state.variables
 
@@ -309,16 +308,16 @@ def _read_newest(
             note(text)
         return file, arrays
     if files:
-        raise FolderError(f"{files[0].parent}: every checkpoint is damaged; put back a copy of one, or {START_OVER}")
+        raise FolderError(f"{files[0].parent}: every checkpoint is damaged; restore a copy of one, or {START_OVER}")
     return None
 
 
-def _fitted(file: Path, arrays: Mapping[str, np.ndarray], wanted: SavedRun) -> SavedRun:
+def _fitted(file: Path, arrays: Mapping[str, np.ndarray], wanted: RunState) -> RunState:
     """Arranges a checkpoint's arrays like the template."""
     try:
         return checkpoint.fit(arrays, wanted)
     except checkpoint.StateError as error:
         raise FolderError(
-            f"{file}: is whole, but holds another state than this version's ({error}), and nothing is touched; "
-            f"resume with the versions that wrote it (summary.json names them), or {START_OVER}"
+            f"{file}: undamaged, but doesn't fit the state of this version ({error}); nothing was changed. Resume "
+            f"with the versions that wrote it (see summary.json), or {START_OVER}"
         ) from error

@@ -52,8 +52,8 @@ class SharedInputs:
     """Data sets, federations and models, each built once and shared by all methods that use it.
 
     `devices`, the number of devices that share the work, overrides the configurations unless it is None.
-    `initial_devices`, the number with which the runs began, replaces "auto" in the configurations. A `plan` needs no
-    files: without `data_dir`, the images of an official data set are black and its classes of equal size.
+    `initial_devices`, the number that the runs started with, replaces "auto" in the configurations. With `plan=True`,
+    an official data set without files (no `data_dir`) is replaced by black images in classes of equal size.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class SharedInputs:
             lines[_MOST_LINES:] = [f"data: {more} more partitions"]
         if self.assumed:
             names = ", ".join(sorted(self.assumed))
-            lines.append(f"data: counted without the files of {names} (no --data-dir), its classes as if of equal size")
+            lines.append(f"data: {names} not read (no --data-dir); the counts assume classes of equal size")
         return [*lines, *(f"note: {text}" for text in list(self.cautions)[:_MOST_LINES])]
 
     def model(self, config: MethodConfig) -> Model:

@@ -39,7 +39,7 @@ class RowsUsed(NamedTuple):
 
 
 def rows_used(config: Sections, dataset: Dataset, federation: Federation) -> RowsUsed:
-    """Counts the rows and clients that a federation uses, and names the keys that hold rows back.
+    """Counts the rows and clients that a federation uses, and names the keys that hold back rows.
 
     Args:
         config: the sections that describe the federation.
@@ -81,13 +81,13 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation) -> Row
         names = ", ".join(received_value(dataset.class_names[label]) for label in untrained[:_FEW])
         items["classes with test rows only"] = f"{len(untrained):,} ({names}{', ...' * (len(untrained) > _FEW)})"
     if users and not by_owner:
-        items["users"] = f"{users:,}, not the clients (partition=natural makes them so)"
+        items["users"] = f"{users:,}, not used as clients (partition=natural uses them)"
     text = "; ".join([f"{config.dataset.name}: {counted}, {taking_part}", *map(": ".join, items.items())])
     return RowsUsed(text, clients, int((np.diff(federation.offsets) == 0).sum()), dataset.input_names)
 
 
 def name_inputs(names: Sequence[str]) -> str:
-    """Lists the first columns of a table, in which a forgotten column of users or record numbers is seen."""
+    """Lists the first columns of a table, so that a forgotten column of users or record numbers stands out."""
     return f"{len(names):,} ({', '.join(names[:_SHOWN])}{', ...' * (len(names) > _SHOWN)})"
 
 
@@ -163,12 +163,12 @@ def split_rows(
         given = data.partition.from_dataset(data.partition.SCHEMES[partition.scheme], dataset, pool.rest)
         labels = pool.labels[pool.rest]
         try:
-            own = data.partition.draw(labels, **partition.drawing, given=given)
+            drawn = data.partition.draw(labels, **partition.drawing, given=given)
         except ValueError as error:
             if data.partition.takes_owners(partition.scheme) and dataset.train_clients is None:
                 raise  # no number of rows would do
             raise ValueError(f"{error}{rows_left(config, labels, len(dataset.train_labels))}") from error
-    rows = [pool.rest[numbers] for numbers in own]
+    rows = [pool.rest[numbers] for numbers in drawn]
     if not config.evaluation.client_test.wanted:
         return pool, rows, None
     with prefix_errors("evaluation.client_test"):
@@ -191,7 +191,7 @@ def _take_auxiliary(dataset: Dataset, wanted: AuxiliarySection, seed: int) -> Tr
     if len(numbers[scarce]) < wanted.per_class:
         raise ValueError(
             f"per_class: received {wanted.per_class}, but the test set has only {len(numbers[scarce])} images of class "
-            f"{scarce}; take at most as many"
+            f"{scarce}; take at most that many"
         )
     taken = np.concatenate([rows[: wanted.per_class] for rows in numbers])
     images = np.concatenate([images, dataset.test_images[taken]])
@@ -229,7 +229,7 @@ def _take_client_tests(
     if wanted.fraction is not None:
         training, tests = data.hold_out(rng, rows, wanted.fraction)
         if not any(map(len, tests)):
-            raise ValueError("fraction: no client has two rows or more, of which one could be held out; use per_client")
+            raise ValueError("fraction: no client has two or more rows, so none can be held out; use per_client")
         return pool, training, tests
     classes = int(max(pool.labels.max(), dataset.test_labels.max())) + 1
     counts = np.stack([np.bincount(pool.labels[own], minlength=classes) for own in rows])

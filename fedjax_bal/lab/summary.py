@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_bal.config import Config
 from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.host import DispatchResult, Simulation
-from fedjax_bal.lab.schema import Composition, MiniBatches, Partition, RunClients
+from fedjax_bal.lab.records import ClientResults, Composition, MiniBatches, Partition
 from fedjax_bal.lab.setup import Setup
 from fedjax_bal.metrics import class_means, client_accuracies, divergences, evenly_spaced, rank_correlations
 from fedjax_bal.parts import Batches
@@ -36,9 +36,9 @@ class Cost(NamedTuple):
 
     def after(self, seconds: float, results: Iterable[DispatchResult]) -> "Cost":
         """Adds the cost of one dispatch."""
-        found = list(results)
-        updates = sum(result.client_updates for result in found)
-        samples = sum(result.samples for result in found)
+        dispatches = list(results)
+        updates = sum(result.client_updates for result in dispatches)
+        samples = sum(result.samples for result in dispatches)
         return Cost(self.compile_s, self.train_s + seconds, self.client_updates + updates, self.samples + samples)
 
     def rates(self) -> dict[str, float | None]:
@@ -117,7 +117,7 @@ def summarise_partitions(setup: Setup) -> list[Partition]:
     return list(shared.values())
 
 
-def summarise_clients(key: tuple[str, int], simulation: Simulation, hits: np.ndarray) -> RunClients:
+def summarise_clients(key: tuple[str, int], simulation: Simulation, hits: np.ndarray) -> ClientResults:
     """Summarises the last evaluation of a run, given by method and seed, on each client's own test rows.
 
     `hits` are those of an `EvaluationResult`, `Int[N, C]`; without classes, `Int[N, 1]`, the means over classes are
@@ -133,7 +133,7 @@ def summarise_clients(key: tuple[str, int], simulation: Simulation, hits: np.nda
         cells = np.repeat(np.arange(clients), sizes) * federation.num_classes
         cells += np.asarray(federation.labels)[np.asarray(federation.tests.rows)]
         means = class_means(hits, np.bincount(cells, minlength=hits.size).reshape(hits.shape))
-    return RunClients(
+    return ClientResults(
         *key,
         names=federation.client_names or tuple(map(str, range(clients))),
         training_rows=np.bincount(originals, minlength=clients),

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from fedjax_bal.config import check_methods, resolved_sheet
 from fedjax_bal.lab.callbacks import describe_program
 from fedjax_bal.lab.compare import Comparison, open_comparison
-from fedjax_bal.lab.display import Progress, Unit
+from fedjax_bal.lab.display import Progress, WorkUnit
 from fedjax_bal.lab.errors import FolderError
 from fedjax_bal.lab.loop import (
-    Batch,
     BuiltProgram,
     Callback,
-    Step,
+    DispatchStats,
+    RunBatch,
     Stopped,
     batch_runs,
     compiled_ahead,
@@ -26,8 +26,8 @@ from fedjax_bal.lab.loop import (
 )
 from fedjax_bal.lab.outline import method_names, outline
 from fedjax_bal.lab.post_training import PostTraining
+from fedjax_bal.lab.records import RunId
 from fedjax_bal.lab.run import Run
-from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs
 from fedjax_bal.lab.summary import Cost, total
 from fedjax_bal.lab.sweep_folder import SweepFolder
@@ -44,7 +44,7 @@ COSTS = ("program", "runs_together", "compile_s", "client_updates_per_s", "sampl
 _SHARE = 1 / 20
 
 
-class SweepRun(NamedTuple):
+class SweepRunId(NamedTuple):
     """A run of a sweep: its point's label, the method's name and the seed."""
 
     point: str
@@ -71,8 +71,8 @@ class SweepTable(Callback):
         self.folder = folder
         self.comparisons: dict[str, Comparison] = {}
         self.refused: dict[str, str] = {}
-        self.failed: dict[SweepRun, str] = {}
-        self._costs: dict[Batch, tuple[BuiltProgram, Cost]] = {}
+        self.failed: dict[SweepRunId, str] = {}
+        self._costs: dict[RunBatch, tuple[BuiltProgram, Cost]] = {}
         self._points: dict[Run, str] = {}
         self._began = time.monotonic()
         self._writing_s = 0.0
@@ -92,23 +92,23 @@ class SweepTable(Callback):
         """Returns the comparison of a run."""
         return self.comparisons[self._points[run]]
 
-    def has_trained(self, batch: Batch) -> bool:
+    def has_trained(self, batch: RunBatch) -> bool:
         """Returns whether a batch has finished a dispatch in this session."""
         return batch in self._costs and self._costs[batch][1].train_s > 0
 
-    def name(self, run: Run) -> SweepRun:
+    def name(self, run: Run) -> SweepRunId:
         """Returns a run's name in the table."""
-        return SweepRun(self._points[run], *run.id)
+        return SweepRunId(self._points[run], *run.id)
 
-    def started(self, batch: Batch) -> None:
+    def started(self, batch: RunBatch) -> None:
         """Writes the points that can't be set up."""
         self.update()
 
-    def built(self, batch: Batch, program: BuiltProgram) -> None:
+    def built(self, batch: RunBatch, program: BuiltProgram) -> None:
         """Adds the cost of compilation."""
         self._costs[batch] = program, Cost(program.compile_s)
 
-    def stepped(self, batch: Batch, step: Step) -> None:
+    def stepped(self, batch: RunBatch, step: DispatchStats) -> None:
         """Adds the cost of a dispatch, and the runs that it has finished."""
         program, cost = self._costs[batch]
         seconds = cost.train_s + step.seconds
@@ -134,7 +134,7 @@ class SweepTable(Callback):
             comparison.finish()
         return self._write(list(self._runs()))
 
-    def _runs(self) -> Iterator[tuple[SweepRun, Run | None]]:
+    def _runs(self) -> Iterator[tuple[SweepRunId, Run | None]]:
         """Iterates over all runs in table order; those of a refused point have only a name."""
         for point in self.sweep.points:
             known = (
@@ -142,13 +142,13 @@ class SweepTable(Callback):
             )
             for method in point.config.methods:
                 for seed in point.config.seeds:
-                    yield SweepRun(point.label, method.name, seed), known.get(RunId(method.name, seed))
+                    yield SweepRunId(point.label, method.name, seed), known.get(RunId(method.name, seed))
 
-    def _is_over(self, named: tuple[SweepRun, Run | None]) -> bool:
+    def _is_over(self, named: tuple[SweepRunId, Run | None]) -> bool:
         name, run = named
         return run is None or run.ended or run.failure is not None or name in self.failed
 
-    def _row(self, name: SweepRun, run: Run | None, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _row(self, name: SweepRunId, run: Run | None, values: Mapping[str, Any]) -> dict[str, Any]:
         """Builds the row of a run, without costs."""
         entry: Mapping[str, Any] = {}
         if run is not None and (run.lines or run.failure is not None):
@@ -171,7 +171,7 @@ class SweepTable(Callback):
             "failure": failure,
         }
 
-    def _write(self, runs: Sequence[tuple[SweepRun, Run | None]]) -> list[dict[str, Any]]:
+    def _write(self, runs: Sequence[tuple[SweepRunId, Run | None]]) -> list[dict[str, Any]]:
         """Writes and returns the rows of runs, including earlier sessions' costs."""
         costs: dict[tuple[str, str, int], dict[str, Any]] = self.folder.read_costs()
         for batch, (program, cost) in self._costs.items():
@@ -199,22 +199,22 @@ class SweepTable(Callback):
 class BatchProgress(Callback):
     """Shows every batch of a sweep on the display. A halved batch is shown as the one that was announced."""
 
-    def __init__(self, display: Progress, title: Callable[[Batch], str], *, verbose: bool) -> None:
+    def __init__(self, display: Progress, title: Callable[[RunBatch], str], *, verbose: bool) -> None:
         self.display = display
         self.title = title
         self.verbose = verbose
 
-    def started(self, batch: Batch) -> None:
+    def started(self, batch: RunBatch) -> None:
         """Shows that a program is being compiled."""
         self.display.compiling(batch.number)
 
-    def built(self, batch: Batch, program: BuiltProgram) -> None:
+    def built(self, batch: RunBatch, program: BuiltProgram) -> None:
         """Shows that training begins."""
         self.display.advance(batch.number, batch.runs[0].round, 0.0)
         if self.verbose:
             self.display.note(f"{self.title(batch)}: {describe_program(program)}")
 
-    def stepped(self, batch: Batch, step: Step) -> None:
+    def stepped(self, batch: RunBatch, step: DispatchStats) -> None:
         """Shows the batch's progress."""
         self.display.advance(batch.number, step.round, step.client_updates / step.seconds)
         if step.round < batch.rounds and all(run.is_over or run.failure is not None for run in batch.runs):
@@ -259,7 +259,7 @@ def run_sweep(
     inputs = SharedInputs(data_dir, devices, initial_devices)
     table = SweepTable(sweep, folder)
 
-    def title(batch: Batch) -> str:
+    def title(batch: RunBatch) -> str:
         methods = method_names(batch)
         one = f"{methods}, {table.name(batch.runs[0]).point}"
         return one if len(batch.runs) == 1 else f"{methods} x {len(batch.runs)}"
@@ -275,10 +275,10 @@ def run_sweep(
         display.note(line)
     if others:
         display.note(f"points of {folder.path} that this sweep lacks, and its table, too: {len(others)}")
-    units: dict[Hashable, Unit] = {}
+    units: dict[Hashable, WorkUnit] = {}
     for batch in batches:
         steps = sum(steps_per_round(run.simulation) for run in batch.runs)
-        units[batch.number] = Unit(title(batch), batch.rounds, batch.program, steps)
+        units[batch.number] = WorkUnit(title(batch), batch.rounds, batch.program, steps)
     display.start(units, "batches")
     stopped = False
     began = time.monotonic()
@@ -325,7 +325,7 @@ def _open_points(
 
 def _train_batches(
     table: SweepTable,
-    batches: Sequence[Batch],
+    batches: Sequence[RunBatch],
     callbacks: Sequence[Callback],
     should_stop: Callable[[], bool],
     note: Callable[[str], None],

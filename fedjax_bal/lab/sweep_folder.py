@@ -76,7 +76,7 @@ class SweepFolder(OutputFolder):
         and locks its own points. A dry run takes no `lock`, and writes nothing.
 
         Raises:
-            ForeignFolderError: the folder holds another sweep.
+            ForeignFolderError: the folder holds a different sweep.
             FolderError: the folder can't be written, is in use, or holds something else.
         """
         # Compared before it is locked: a process that goes on to another folder must not keep this one's out.
@@ -132,13 +132,13 @@ class SweepFolder(OutputFolder):
             raise self._foreign(f"sweep: the keys {received_value(here)} here, {received_value(asked)} asked for")
         existing = {point.path.name for point in self.points() if point.exists()}
         if existing and existing.isdisjoint(sweep.configs):
-            raise self._foreign("sweep: other values, so that none of the points asked for is here")
+            raise self._foreign("sweep: other values; none of the requested points is here")
         return True
 
     def _foreign(self, differing: str) -> ForeignFolderError:
         return ForeignFolderError(
-            f"{self.path}: holds another sweep, and nothing in it is touched; choose another folder with --out, or "
-            f"ask for the same sweep, with other values, more rounds or more seeds. They differ in\n  {differing}",
+            f"{self.path}: holds a different sweep; nothing in it was changed. Choose another folder with --out, or "
+            f"ask for the same sweep, with other values, more rounds or more seeds. Differences:\n  {differing}",
             differing,
         )
 

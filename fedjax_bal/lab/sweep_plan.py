@@ -101,7 +101,7 @@ def _axis(entry: Any, where: str) -> Axis:
     lengths = {key: len(listed) for key, listed in values.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{key} has {length}" for key, length in lengths.items())
-        raise ConfigError(f"{where}: {counts} values; keys of one axis change together and need equally many")
+        raise ConfigError(f"{where}: {counts} values; keys of one axis change together, so they need the same number")
     together = list(zip(*values.values(), strict=True))
     twice = next((item for place, item in enumerate(together) if item in together[:place]), None)
     if twice is not None:
@@ -125,8 +125,8 @@ def _choose_values(axes: Sequence[Axis], key: str, values: Sequence[Any], source
                 known = ", ".join(dict.fromkeys(map(shown, axis.values[column])))
                 others = ", ".join(other for other in axis.keys if other != key)
                 raise ConfigError(
-                    f"{COMMAND_LINE}: {key}: received {', '.join(map(shown, values))}, must be some of {known}, as "
-                    f"{others} change with it in {source}"
+                    f"{COMMAND_LINE}: {key}: received {', '.join(map(shown, values))}, must be some of {known}, "
+                    f"because {others} change with it in {source}"
                 )
         chosen.append(axis)
     return chosen
@@ -227,8 +227,7 @@ def plan_sweep(command: Sheet) -> Sweep:
     if not command.is_sweep:
         raise ConfigError(
             f"{source}: lacks the key `sweep`, a list of axes such as [{{training.rounds: [10, 20]}}]: add it, or give "
-            "axes on the command line, such as rounds=10,20; or take `fedjax-bal run`, which needs none, or a sweep "
-            "like sweeps/clients"
+            "axes as changes, such as rounds=10,20"
         )
     axes = read_axes(command.file_axes, source) if command.file_axes is not None else []
     changes = list(command.changes)
@@ -269,7 +268,7 @@ def plan_sweep(command: Sheet) -> Sweep:
     axes += added
     for key, times in Counter(key for axis in axes for key in axis.keys).items():
         if times > 1:
-            raise ConfigError(f"{source}: sweep: {key}: swept {times} times, by other names too; a key has one axis")
+            raise ConfigError(f"{source}: sweep: {key}: swept {times} times, maybe by other names; a key has one axis")
     _check_size(axes, source)
 
     labels = short_keys(axes)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 from fedjax_bal.config import Config, to_plain
 from fedjax_bal.lab.loop import Callback
+from fedjax_bal.lab.records import RunId
 from fedjax_bal.lab.run import Run
-from fedjax_bal.lab.schema import RunId
 from fedjax_bal.registry import Registry
 from fedjax_bal.validate import is_number, one_of
 
@@ -91,7 +91,7 @@ def folder_names(names: Sequence[str]) -> list[str]:
 
     They are distinct even if case is ignored, and none is hidden or leads to another folder.
     """
-    found: list[str] = []
+    folders: list[str] = []
     taken: set[str] = set()
     for name in names:
         safe = re.sub(r"[^\w .,=+()-]", "_", name)
@@ -102,8 +102,8 @@ def folder_names(names: Sequence[str]) -> list[str]:
             count += 1
             unique = f"{safe} ({count})"
         taken.add(unique.casefold())
-        found.append(unique)
-    return found
+        folders.append(unique)
+    return folders
 
 
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:
@@ -202,8 +202,8 @@ class Trackers(Callback):
             self._trackers.remove(tracker)
             cause = (str(error).strip() or type(error).__name__).splitlines()[0]
             self._note(
-                f"warning: {tracker.name} failed and is left out from here on ({cause}); metrics.jsonl has everything, "
-                "and the same command again shows what is missing"
+                f"warning: {tracker.name} failed and is left out of this session ({cause}); metrics.jsonl has "
+                "everything, and the next session adds what is missing"
             )
             for run in self._open_runs(tracker):
                 with contextlib.suppress(Exception):

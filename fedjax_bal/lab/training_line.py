@@ -26,11 +26,11 @@ def training_line(sheet: Mapping[str, Any], axes: Mapping[str, Sequence[Any]] = 
     methods: dict[str, list[str]] = {}
     try:
         for entry in sheet["methods"]:
-            own = {"training": entry.get("training", {})}
-            merged = merge({"training": sheet["training"]}, [(("training",), own["training"])], Sections)
+            overrides = {"training": entry.get("training", {})}
+            merged = merge({"training": sheet["training"]}, [(("training",), overrides["training"])], Sections)
             values = {key: _shown(value) for key, value in leaves(merged).items()}
             for key, swept in axes.items():
-                if key in values and key not in leaves(own):
+                if key in values and key not in leaves(overrides):
                     values[key] = "/".join(map(_shown, swept))
             methods[entry.get("label") or entry["name"]] = [
                 _counted(values["training.rounds"], "round"),

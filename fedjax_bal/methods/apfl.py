@@ -61,9 +61,9 @@ class MixedModel(Separate, Loss, Steps, Update):
         why = "by which each client has another classifier or model"
         return no_statistics("apfl"), without_other("apfl", self, Separate, because=why)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects parts that change the network after it was doubled."""
-        check_twin("apfl", _TWIN, setting)
+        check_twin("apfl", _TWIN, context)
 
     def own_model(self, variables: Variables) -> Variables:
         """Returns the mixture of the client's parameters and the others."""

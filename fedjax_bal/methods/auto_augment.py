@@ -219,9 +219,9 @@ class AutoAugment(Batches):
         Interpolation is bilinear here; there it is bicubic for shears, and the nearest pixel for the others.
     """
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects inputs that aren't images."""
-        check_images("AutoAugment", setting.federation.images)
+        check_images("AutoAugment", context.federation.images)
 
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
         """Returns the batch with changed images."""

@@ -44,12 +44,12 @@ class PriorCalibration(Logits):
     counts: Scope = static("local")
     absent: int = static(0)
 
-    def caution(self, setting: CheckContext, cohort: int) -> str:
+    def caution(self, context: CheckContext, cohort: int) -> str:
         """Counts the clients of a single class if they are the majority, as their calibrated loss is next to 0."""
         smoothed = self.epsilon > _SMALL_EPSILON or (self.epsilon > 0 and self.tau < 1)
         if self.counts == "global" or self.absent or smoothed:
             return ""
-        classes = (np.asarray(setting.federation.class_counts) > 0).sum(1)
+        classes = (np.asarray(context.federation.class_counts) > 0).sum(1)
         clients, single = np.count_nonzero(classes), np.count_nonzero(classes == 1)
         if single <= _MOST_SINGLE * clients:
             return ""

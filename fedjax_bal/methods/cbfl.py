@@ -56,12 +56,12 @@ class WarmUp(Part, abc.ABC):
         """Requires at least one round after warm-up."""
         return (Need(f"at least {self.warm_up + 1} rounds" if self.warm_up else "", self._check_warm_up),)
 
-    def _check_warm_up(self, facts: NeedsContext) -> None:
-        if self.warm_up >= facts.rounds:
+    def _check_warm_up(self, context: NeedsContext) -> None:
+        if self.warm_up >= context.rounds:
             begin = self.warm_up + 1
             raise ValueError(
-                f"warm_up: the first fakes come in round {begin}, but rounds={facts.rounds}, so that there would be "
-                f"none: lower warm_up so that they come in round {facts.rounds} or earlier, or set rounds to {begin} "
+                f"warm_up: the first fakes come in round {begin}, but rounds={context.rounds}, so that there would be "
+                f"none: lower warm_up so that they come in round {context.rounds} or earlier, or set rounds to {begin} "
                 "or more"
             )
 
@@ -105,17 +105,17 @@ class _Generating(WarmUp, abc.ABC):
         """Requires rounds after warm-up, and batch statistics to learn from."""
         return *super().needs, Need("batch normalisation" if self.gamma else "", self._check_statistics)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects image sizes that the generator doesn't support."""
-        self.network(setting.model)
+        self.network(context.model)
 
-    def _check_statistics(self, facts: NeedsContext) -> None:
-        if self.gamma and facts.normalisation and not facts.normalisation.statistics:
+    def _check_statistics(self, context: NeedsContext) -> None:
+        if self.gamma and context.normalisation and not context.normalisation.statistics:
             raise ValueError(
-                f"generator: received the model {facts.model!r} without batch normalisation and gamma={self.gamma:g}, "
-                "the weight of batch statistics in the generator's loss: take a model with batch normalisation "
-                f"({', '.join(BATCH_NORMALISED)}), or set gamma to 0 to train the generator on the model's answers "
-                "alone"
+                f"generator: received the model {context.model!r} without batch normalisation and "
+                f"gamma={self.gamma:g}, the weight of batch statistics in the generator's loss: take a model with "
+                f"batch normalisation ({', '.join(BATCH_NORMALISED)}), or set gamma to 0 to train the generator on the "
+                "model's answers alone"
             )
 
     def network(self, model: Model) -> Generator:
@@ -273,11 +273,11 @@ class Fakes(WarmUp, roles.Batches, roles.Loss):
     width: int = static(128)
     latent: int = static(100)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects token inputs, models with too few classes, and fakes whose source isn't in the recipe."""
-        if are_tokens(setting.federation.images):
+        if are_tokens(context.federation.images):
             raise ValueError("fakes: received token ids, must be images: no fake can be made of ids; take fedavg")
-        classes = setting.model.num_classes
+        classes = context.model.num_classes
         if classes < 2:
             raise ValueError(
                 f"fakes: received a model of {classes} class, must have at least 2: no other class can be added; "
@@ -287,7 +287,7 @@ class Fakes(WarmUp, roles.Batches, roles.Loss):
             raise ValueError(
                 f"fakes: rarest: received {self.rarest}, must be from 1 to {classes}, the number of classes"
             )
-        if self.images == "generator" and not any(part.slot == SLOT for part in setting.parts):
+        if self.images == "generator" and not any(part.slot == SLOT for part in context.parts):
             raise ValueError(
                 "fakes: received images='generator' without a generator; put SharedGenerator or "
                 "LocalGenerator into the recipe, or take images='gaussian'"

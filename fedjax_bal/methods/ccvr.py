@@ -95,10 +95,10 @@ class VirtualRepresentations(Closing):
     batch_size: int = static(50)
     learning_rate: float = 0.01
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects a model without a classifier under its usual name, and layers below it that stay with the clients."""
-        classifier_shapes(setting.model)
-        check_kept("ccvr", setting, UNUSED_FEATURES, classifier=False)
+        classifier_shapes(context.model)
+        check_kept("ccvr", context, UNUSED_FEATURES, classifier=False)
 
     def closing_report(self, outcome: Outcome) -> Moments:
         """Computes the moments of the client's features."""

@@ -87,10 +87,10 @@ class FeatureMatching(Server, Report, Refine):
         """Requires that no earlier part puts in another classifier for evaluation."""
         return (not_shown_before("creff", self, BeforeLookahead),)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects a model without a classifier under its usual name, and layers below it that stay with the clients."""
-        classifier_shapes(setting.model)
-        check_kept("creff", setting, UNUSED_FEATURES, classifier=False)
+        classifier_shapes(context.model)
+        check_kept("creff", context, UNUSED_FEATURES, classifier=False)
 
     def init_server(self, server: ServerContext) -> FederatedFeatures:
         """Returns random features and the initial classifier."""

@@ -28,9 +28,9 @@ class CropAndFlip(Batches):
     pad: int = static(4)
     flip: bool = static(True)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects inputs that aren't images."""
-        check_images("crops", setting.federation.images)
+        check_images("crops", context.federation.images)
 
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
         """Returns the batch with crops of its images."""
@@ -68,9 +68,9 @@ class Cutout(Batches):
 
     side: int = static(16)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects inputs that aren't images."""
-        check_images("holes", setting.federation.images)
+        check_images("holes", context.federation.images)
 
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
         """Returns the batch with a hole in each of its images."""

@@ -43,9 +43,9 @@ class SeparateModel(Separate, Loss):
         """Requires a model without batch statistics, as two models would need two sets of them."""
         return (no_statistics("ditto"),)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects parts that change the network after it was doubled."""
-        check_twin("ditto", _TWIN, setting)
+        check_twin("ditto", _TWIN, context)
 
     def own_model(self, variables: Variables) -> Variables:
         """Replaces the first set of parameters by the second."""

@@ -118,8 +118,8 @@ class PrivateMean(roles.Reduce):
         statistics = Need("a model without batch normalisation, or fedbn as well", _check_statistics)
         return Need("", self._check_alone), Need("", _check_clipping), statistics
 
-    def _check_alone(self, facts: NeedsContext) -> None:
-        for other in facts.parts:
+    def _check_alone(self, context: NeedsContext) -> None:
+        for other in context.parts:
             shows = isinstance(other, (roles.Report, roles.Probe, roles.Closing))
             if (shows or other.needs_deltas or other.needs_losses) and other.slot != self.slot:
                 raise ValueError(
@@ -164,19 +164,19 @@ def _warn_once(text: str) -> None:
     logging.getLogger("fedjax_bal").warning(text)
 
 
-def _check_clipping(facts: NeedsContext) -> None:
-    if facts.clips:
+def _check_clipping(context: NeedsContext) -> None:
+    if context.clips:
         raise ValueError(
             "dp: received execution.broken_clients: clip, whose bound is a multiple of the median norm of all updates, "
             "so that one client changes the others' updates without noise: set it to raise or exclude"
         )
 
 
-def _check_statistics(facts: NeedsContext) -> None:
-    kept = any(part.keeps_statistics for part in parts_with(facts.parts, roles.Personal))
-    if facts.normalisation and facts.normalisation.statistics and not kept:
+def _check_statistics(context: NeedsContext) -> None:
+    kept = any(part.keeps_statistics for part in parts_with(context.parts, roles.Personal))
+    if context.normalisation and context.normalisation.statistics and not kept:
         raise ValueError(
-            f"dp: received the model {facts.model}, whose batch statistics would be averaged without noise: "
+            f"dp: received the model {context.model}, whose batch statistics would be averaged without noise: "
             "take one without batch normalisation (some have the option norm: group), or add fedbn, which keeps "
             "these layers with each client"
         )

@@ -122,16 +122,16 @@ def _is_faulty(clients: tuple[int, ...], rounds: tuple[int, ...] | None, ctx: Co
     return hit if rounds is None else hit & (ctx.round + 1 == jnp.array(rounds, jnp.int32)).any()
 
 
-def _check_places(clients: tuple[int, ...], chosen: tuple[int, ...] | None, facts: NeedsContext) -> None:
-    if chosen and min(chosen) > facts.rounds:
+def _check_places(clients: tuple[int, ...], chosen: tuple[int, ...] | None, context: NeedsContext) -> None:
+    if chosen and min(chosen) > context.rounds:
         raise ValueError(
-            f"faults: rounds: received {', '.join(map(str, chosen))}, but the run ends after round {facts.rounds}, "
+            f"faults: rounds: received {', '.join(map(str, chosen))}, but the run ends after round {context.rounds}, "
             "so that nothing would go wrong: name a round of the run, or none for all of them"
         )
-    absent = [client for client in clients if facts.clients is not None and client >= facts.clients]
+    absent = [client for client in clients if context.clients is not None and client >= context.clients]
     if absent:
         raise ValueError(
-            f"faults: clients: received {absent[0]}, but there are {facts.clients} clients, numbered from 0"
+            f"faults: clients: received {absent[0]}, but there are {context.clients} clients, numbered from 0"
         )
 
 

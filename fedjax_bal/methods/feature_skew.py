@@ -36,9 +36,9 @@ class NoiseByClient(Batches):
         noise = jax.random.normal(key, batch.images.shape) * self.level * _share(ctx) / ctx.federation.std
         return with_images(batch, batch.images + noise)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects inputs that aren't images."""
-        check_images("noise", setting.federation.images)
+        check_images("noise", context.federation.images)
 
 
 @part
@@ -61,9 +61,9 @@ class RotationByClient(Batches):
         turned = warp(batch.images * std + mean, jnp.broadcast_to(matrix, (len(batch.images), 2, 3)))
         return with_images(batch, (turned - mean) / std)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects inputs that aren't images."""
-        check_images("rotations", setting.federation.images)
+        check_images("rotations", context.federation.images)
 
 
 def _share(ctx: Context) -> Array:

@@ -36,8 +36,8 @@ class BeforeLookahead(Server, Refine):
         """Requires that no earlier part changes the model for evaluation, and none the model that goes on."""
         return not_shown_before("fedacg", self), Need("", self._check_step)
 
-    def _check_step(self, facts: NeedsContext) -> None:
-        for other in parts_with(facts.parts, Refine):
+    def _check_step(self, context: NeedsContext) -> None:
+        for other in parts_with(context.parts, Refine):
             if not other.evaluation_only:
                 raise ValueError(
                     f"fedacg: received {other.slot}, which changes the model after the server's step, so that the "

@@ -30,10 +30,10 @@ class OwnNormalisation(Personal):
         return jax.tree_util.tree_map_with_path(lambda path, _: any(map(normalises, path)), params)
 
 
-def _check_layers(facts: NeedsContext) -> None:
-    if facts.normalisation and not facts.normalisation.layers:
+def _check_layers(context: NeedsContext) -> None:
+    if context.normalisation and not context.normalisation.layers:
         raise ValueError(
-            f"fedbn: received the model {facts.model}, none of whose layers has 'norm' in its name: take a "
+            f"fedbn: received the model {context.model}, none of whose layers has 'norm' in its name: take a "
             "model with normalisation layers, or name them so"
         )
 

@@ -56,8 +56,8 @@ class StalenessWeights(Weigh, Step):
     def _scales(self, staleness: Array) -> Array:
         return (1.0 + staleness) ** -jnp.asarray(self.exponent, float)
 
-    def _check_rescaling(self, facts: NeedsContext) -> None:
-        for other in parts_with(facts.parts, Weigh):
+    def _check_rescaling(self, context: NeedsContext) -> None:
+        for other in parts_with(context.parts, Weigh):
             if isinstance(other, Step) and other.slot != self.slot:
                 raise ValueError(
                     f"fedbuff: received {other.slot}, which also weights updates and then rescales their mean, so that "

@@ -35,10 +35,10 @@ class DiscrepancyWeights(Weigh):
         """Requires that this part receives shares of the cohort, and that its weights count."""
         return weighted_mean("feddisco"), Need("", self._check_order)
 
-    def _check_order(self, facts: NeedsContext) -> None:
-        place = [part.slot for part in facts.parts].index(self.slot)
-        before = facts.parts[:place]
-        after = facts.parts[place:]
+    def _check_order(self, context: NeedsContext) -> None:
+        place = [part.slot for part in context.parts].index(self.slot)
+        before = context.parts[:place]
+        after = context.parts[place:]
         wrong = parts_with(before, NormalisedAveraging) + parts_with(after, PlainControls, EqualWeights)
         if wrong:
             raise ValueError(

@@ -62,9 +62,9 @@ class GradientBalancer(Criterion, Steps, Memory):
         why = "which changes the logits of the loss, while controllers watch those of the network"
         return (without_other("fedgrab", self, Logits, because=why),)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects a model without a classifier of that name."""
-        classifier_shapes(setting.model)
+        classifier_shapes(context.model)
 
     def init_memory(self, variables: Variables) -> Controllers:
         """Returns controllers with state 0."""

@@ -62,10 +62,10 @@ class RealignedHeads(Separate, Loss, Refine):
         """
         return _with_simplex(model, self.sparsity, self.steps)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects parts with other classifiers or personal models, and parts that would change the simplex."""
-        check_exclusive_head("fedloge", self, setting)
-        for other in parts_with(setting.parts, Refine):
+        check_exclusive_head("fedloge", self, context)
+        for other in parts_with(context.parts, Refine):
             if other.slot != self.slot:
                 raise ValueError(
                     f"fedloge: received {other.slot}, which changes the model between rounds, so that the simplex "

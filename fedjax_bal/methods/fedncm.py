@@ -26,19 +26,19 @@ class NearestMean(Closing):
         bias of the new layer as drawn, which the paper doesn't mention, and divides by 0 for a class without rows.
     """
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects a model that doesn't end in a dense layer, whose class vectors are the columns of a matrix.
 
         And one of which layers below it stay with the clients.
         """
-        check_linear("fedncm", setting.model)
-        check_kept("fedncm", setting, UNUSED_FEATURES, classifier=False)
-        shapes = [leaf.shape for leaf in jax.tree.leaves(classifier_shapes(setting.model))]
+        check_linear("fedncm", context.model)
+        check_kept("fedncm", context, UNUSED_FEATURES, classifier=False)
+        shapes = [leaf.shape for leaf in jax.tree.leaves(classifier_shapes(context.model))]
         matrices = [shape for shape in shapes if len(shape) != 1]
-        if len(matrices) != 1 or len(matrices[0]) != 2 or matrices[0][1] != setting.model.num_classes:
+        if len(matrices) != 1 or len(matrices[0]) != 2 or matrices[0][1] != context.model.num_classes:
             raise ValueError(
-                f"fedncm: received the model {setting.model.name} with a classifier of shapes {shapes}, must end in a "
-                f"dense layer, whose shape is (features, {setting.model.num_classes})"
+                f"fedncm: received the model {context.model.name} with a classifier of shapes {shapes}, must end in a "
+                f"dense layer, whose shape is (features, {context.model.num_classes})"
             )
 
     def closing_report(self, outcome: Outcome) -> FeatureSums:

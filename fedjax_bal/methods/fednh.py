@@ -34,10 +34,10 @@ class PrototypeClassifier(Freeze, Report, Refine):
         """Returns the network with orthogonal prototypes as its classifier."""
         return with_cosine_head(model, "orthogonal", self.scale)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects parts by which each client keeps its own classifier, which the server's prototypes never reach."""
         why = "by which the classifier stays with the clients, so that they would never get the server's prototypes"
-        check_kept("fednh", setting, why, classifier=True)
+        check_kept("fednh", context, why, classifier=True)
 
     def frozen(self, params: PyTree) -> PyTree:
         """Selects the prototypes."""

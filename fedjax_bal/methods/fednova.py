@@ -94,9 +94,9 @@ class NormalisedAveraging(Weigh, Step):
         effective = (weights * reach / mean * lengths).sum()
         return jax.tree.map(lambda leaf: effective / mean * leaf, delta), server.state
 
-    def _check_reach(self, facts: NeedsContext) -> None:
-        mu = sum(other.mu for other in parts_with(facts.parts, Proximal))
-        local = facts.local
+    def _check_reach(self, context: NeedsContext) -> None:
+        mu = sum(other.mu for other in parts_with(context.parts, Proximal))
+        local = context.local
         if mu != self.mu:
             raise ValueError(
                 f"fednova: received a proximal term of mu={mu:g} in addition to its own mu={self.mu:g}, which counts "

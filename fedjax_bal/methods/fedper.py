@@ -14,9 +14,9 @@ class OwnHead(Personal):
         FedPer (Arivazhagan et al., 2019), Algorithms 1 and 2, with one personal layer.
     """
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects a model without a classifier of that name."""
-        classifier_shapes(setting.model)
+        classifier_shapes(context.model)
 
     def personal(self, params: PyTree) -> PyTree:
         """Selects the classifier."""

@@ -32,9 +32,9 @@ class ResidualHead(Separate, Loss):
         """Returns the network with the second set; rejects a classifier that isn't linear in its parameters."""
         return with_extra_heads("fedrod", model, _OWN)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects parts with other classifiers or personal models."""
-        check_exclusive_head("fedrod", self, setting)
+        check_exclusive_head("fedrod", self, context)
 
     def own_model(self, variables: Variables) -> Variables:
         """Replaces the classifier by the sum of both; as it is linear, logits are added, too."""

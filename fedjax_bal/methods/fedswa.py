@@ -97,8 +97,8 @@ class MovingControlVariates(PlainControls):
         return jax.tree.map(lambda m, excess: m + share * excess, server.state, reports)
 
 
-def _check_steps(facts: NeedsContext) -> None:
-    local = facts.local
+def _check_steps(context: NeedsContext) -> None:
+    local = context.local
     if local.options.get("momentum"):
         raise ValueError(
             f"fedmoswa: received a local momentum of {local.momentum}; its control variates are drifts divided by the "

@@ -59,12 +59,12 @@ class QuantisedUpdates(Deliver, Report, Server):
     bits: int = static(4)
     everything: bool = static(False)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects a model of which nothing would be quantised."""
-        params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
-        if not self._chosen(params, setting.model):
+        params = jax.eval_shape(context.model.init, jax.random.key(0)).params
+        if not self._chosen(params, context.model):
             raise ValueError(
-                f"fedwsq: received the model {setting.model.name}, which has no layers but the first and the "
+                f"fedwsq: received the model {context.model.name}, which has no layers but the first and the "
                 "classifier: take a deeper one, or set everything to true"
             )
 

@@ -192,10 +192,10 @@ class TwoViews(Batches, Loss):
     hole: int = static(16)
     policy: bool = static(True)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects inputs that aren't images, and parts that add rows to a batch."""
-        check_images("views", setting.federation.images)
-        for other in parts_with(setting.parts, Batches):
+        check_images("views", context.federation.images)
+        for other in parts_with(context.parts, Batches):
             if type(other).added is not Batches.added:
                 raise ValueError(
                     f"fedyoyo: received {other.slot}, which adds rows to batches, while a view is made of each of the "

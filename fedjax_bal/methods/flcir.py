@@ -54,15 +54,15 @@ class CompositionProbe(Probe):
         """Requires rows of the server's own."""
         return (SERVER_ROWS,)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects a server without equally many images of each class, and a classifier without a closed form."""
-        if self.scope == "output" and not _ends_in_products(setting.model):
+        if self.scope == "output" and not _ends_in_products(context.model):
             raise ValueError(
-                f"flcir: received scope 'output' and the model {setting.model.name}, whose outputs aren't products of "
+                f"flcir: received scope 'output' and the model {context.model.name}, whose outputs aren't products of "
                 "weights and features, as those of cosines aren't: take scope 'network', or leave out the method that "
                 "changes the classifier"
             )
-        federation = setting.federation
+        federation = context.federation
         rows = balanced_rows(federation)
         labels = jnp.asarray(federation.labels)[jnp.asarray(rows)]
         counts = jnp.bincount(labels, length=federation.num_classes).tolist()
@@ -137,9 +137,9 @@ class ParticipatingShare(Step):
         FL-CIR (Yang et al., 2021), eq. 4, and the authors' code. The average of batch statistics isn't scaled.
     """
 
-    def caution(self, setting: CheckContext, cohort: int) -> str:
+    def caution(self, context: CheckContext, cohort: int) -> str:
         """Names the mean share if it is so small that the model hardly moves."""
-        clients = np.count_nonzero(np.diff(setting.federation.offsets))
+        clients = np.count_nonzero(np.diff(context.federation.offsets))
         if cohort >= _SMALL_SHARE * clients:
             return ""
         return (

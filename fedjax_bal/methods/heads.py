@@ -44,16 +44,16 @@ def batch_loss(logits: Array, batch: Batch) -> Array:
     return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)
 
 
-def check_exclusive_head(method: str, own: Personal, setting: CheckContext) -> None:
+def check_exclusive_head(method: str, own: Personal, context: CheckContext) -> None:
     """Rejects parts with which a personal classifier would be used on another model than it was trained for."""
-    params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
+    params = jax.eval_shape(context.model.init, jax.random.key(0)).params
     shapes = lambda name: jax.tree.map(lambda leaf: leaf.shape, params[name])
     if any(mine and shapes(name) != shapes("head") for name, mine in own.personal(params).items()):
         raise ValueError(
             f"{method}: received a method after it that changes the classifier, so that the clients' own ones no "
             f"longer fit; combine it before {method}"
         )
-    for other in setting.parts:
+    for other in context.parts:
         if other.slot == own.slot:
             continue
         if isinstance(other, Personal):
@@ -74,10 +74,10 @@ UNUSED_FEATURES = "whose layers stay with the clients, so that the classifier wo
 """Why methods that make a classifier of the global model's features need `check_kept(..., classifier=False)`."""
 
 
-def check_kept(method: str, setting: CheckContext, because: str, *, classifier: bool) -> None:
+def check_kept(method: str, context: CheckContext, because: str, *, classifier: bool) -> None:
     """Rejects parts by which each client keeps its own classifier, or with `classifier=False` any layer below it."""
-    params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
-    for other in parts_with(setting.parts, Personal):
+    params = jax.eval_shape(context.model.init, jax.random.key(0)).params
+    for other in parts_with(context.parts, Personal):
         if not isinstance(other, Separate):
             kept = jax.tree.broadcast(other.personal(params), params)
             if any(jax.tree.leaves([leaves for name, leaves in kept.items() if (name == "head") == classifier])):

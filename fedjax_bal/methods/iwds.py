@@ -9,7 +9,7 @@ from fedjax_bal.methods.combine import Recipe, Share, recipe
 from fedjax_bal.methods.roles import Draw, part, static
 from fedjax_bal.types import Array, Context
 
-Schedule = Literal["decay", "fixed", "uniform"]
+BetaSchedule = Literal["decay", "fixed", "uniform"]
 
 
 @part
@@ -35,7 +35,7 @@ class DecayedResampling(Draw):
     beta_0: float = 0.9999
     beta_m: float = 0.8
     rho: float = 0.992
-    schedule: Schedule = static("decay")
+    schedule: BetaSchedule = static("decay")
 
     def log_weights(self, class_counts: Array, ctx: Context) -> Array:
         """Returns the log-weights, `Float[C]`; 0, which is never used, for a class without samples."""
@@ -47,7 +47,7 @@ class DecayedResampling(Draw):
 
 
 @recipe("sampling", "tang2021iwds", "cui2019effective")
-def iwds(beta_0: Share = 0.9999, beta_m: Share = 0.8, rho: Share = 0.992, schedule: Schedule = "decay") -> Recipe:
+def iwds(beta_0: Share = 0.9999, beta_m: Share = 0.8, rho: Share = 0.992, schedule: BetaSchedule = "decay") -> Recipe:
     """Imbalanced weight decay sampling: rare classes are oversampled at first, less so from round to round.
 
     An epoch draws, with replacement, the client's number of samples. Aggregation doesn't change: combine it with any

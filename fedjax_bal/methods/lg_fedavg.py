@@ -21,10 +21,10 @@ class OwnBody(Personal):
 
     keeps_statistics = True
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects a model without a classifier of that name, and parts that share more than that."""
-        classifier_shapes(setting.model)
-        for other in parts_with(setting.parts, Separate):
+        classifier_shapes(context.model)
+        for other in parts_with(context.parts, Separate):
             if other.shared:
                 raise ValueError(
                     f"lg_fedavg: received {other.slot}, which averages {' and '.join(other.shared)}, where only the "

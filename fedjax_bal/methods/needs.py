@@ -8,22 +8,22 @@ from fedjax_bal.optim import check_known
 from fedjax_bal.types import Federation
 
 
-def check_needs(facts: NeedsContext) -> None:
+def check_needs(context: NeedsContext) -> None:
     """Rejects a run that doesn't meet a part's requirements, or that ends before a part's first round."""
-    for part in facts.parts:
+    for part in context.parts:
         for need in part.needs:
-            need.check(facts)
-        begins_within(part.slot, part.first_round + 1).check(facts)
+            need.check(context)
+        begins_within(part.slot, part.first_round + 1).check(context)
 
 
 def begins_within(what: str, begin: int) -> Need:
     """Requires that a round of the run is the first in which something happens."""
 
-    def check(facts: NeedsContext) -> None:
-        if begin > facts.rounds:
+    def check(context: NeedsContext) -> None:
+        if begin > context.rounds:
             raise ValueError(
-                f"{what}: begins in round {begin}, but rounds={facts.rounds}, so that it would change nothing: "
-                f"let it begin in round {facts.rounds} or earlier, or set rounds to {begin} or more"
+                f"{what}: begins in round {begin}, but rounds={context.rounds}, so that it would change nothing: "
+                f"let it begin in round {context.rounds} or earlier, or set rounds to {begin} or more"
             )
 
     return Need("", check)
@@ -43,8 +43,8 @@ def names_of_needs(parts: Iterable[Part]) -> list[str]:
 def plain_sgd(method: str, reason: str) -> Need:
     """Requires SGD without Nesterov momentum, with a known learning rate, as the local optimizer."""
 
-    def check(facts: NeedsContext) -> None:
-        local = facts.local
+    def check(context: NeedsContext) -> None:
+        local = context.local
         check_known(method, local)
         if local.name != "sgd" or dict(local.flags).get("nesterov"):
             kind = "nesterov momentum" if local.name == "sgd" else f"the local optimizer {local.name!r}"
@@ -58,8 +58,8 @@ def plain_sgd(method: str, reason: str) -> Need:
 def fresh_momentum(slot: str) -> Need:
     """Requires that clients of a chain don't pass on a local momentum."""
 
-    def check(facts: NeedsContext) -> None:
-        if facts.carried and facts.local.options.get("momentum"):
+    def check(context: NeedsContext) -> None:
+        if context.carried and context.local.options.get("momentum"):
             raise ValueError(
                 f"optimizer_state: received 'carried' and a local momentum together with {slot}, which assumes that "
                 "momentum restarts with each local training: take 'fresh', or set training.optimizer.momentum to 0"
@@ -71,8 +71,8 @@ def fresh_momentum(slot: str) -> Need:
 def without_other(method: str, own: Part, *roles: type[Part], because: str) -> Need:
     """Requires that no other part plays any of the roles."""
 
-    def check(facts: NeedsContext) -> None:
-        for other in parts_with(facts.parts, *roles):
+    def check(context: NeedsContext) -> None:
+        for other in parts_with(context.parts, *roles):
             if other.slot != own.slot:
                 raise ValueError(f"{method}: received {other.slot}, {because}; leave one of the two out")
 
@@ -82,8 +82,8 @@ def without_other(method: str, own: Part, *roles: type[Part], because: str) -> N
 def shared_model(method: str, because: str) -> Need:
     """Requires that no leaves of the model stay with the clients; other models that they train may."""
 
-    def check(facts: NeedsContext) -> None:
-        for other in parts_with(facts.parts, Personal):
+    def check(context: NeedsContext) -> None:
+        for other in parts_with(context.parts, Personal):
             if not isinstance(other, Separate):
                 raise ValueError(
                     f"{method}: received {other.slot}, whose leaves stay with the clients, so that {because}; leave "
@@ -96,9 +96,9 @@ def shared_model(method: str, because: str) -> Need:
 def not_shown_before(method: str, own: Part, *spared: type[Part]) -> Need:
     """Requires that no earlier part changes the model for evaluation, as `own` replaces what it would change."""
 
-    def check(facts: NeedsContext) -> None:
-        place = [part.slot for part in facts.parts].index(own.slot)
-        for other in parts_with(facts.parts[:place], Refine):
+    def check(context: NeedsContext) -> None:
+        place = [part.slot for part in context.parts].index(own.slot)
+        for other in parts_with(context.parts[:place], Refine):
             if other.evaluation_only and not isinstance(other, spared):
                 raise ValueError(
                     f"{method}: received {other.slot} before it, whose model for evaluation it would replace: name "
@@ -111,8 +111,8 @@ def not_shown_before(method: str, own: Part, *spared: type[Part]) -> Need:
 def weighted_mean(method: str) -> Need:
     """Requires that updates are combined with their weights."""
 
-    def check(facts: NeedsContext) -> None:
-        for other in parts_with(facts.parts, Reduce):
+    def check(context: NeedsContext) -> None:
+        for other in parts_with(context.parts, Reduce):
             if other.unweighted:
                 raise ValueError(
                     f"{method}: received {other.slot}, which ignores how much updates weigh, so that the weights of "
@@ -131,10 +131,10 @@ def balanced_rows(federation: Federation) -> Any:
     return federation.auxiliary[BALANCED]
 
 
-def _check_rows(facts: NeedsContext) -> None:
-    if BALANCED not in facts.auxiliary:
+def _check_rows(context: NeedsContext) -> None:
+    if BALANCED not in context.auxiliary:
         raise ValueError(
-            f"federation: received the auxiliary sets {sorted(facts.auxiliary)}, must have rows in {BALANCED!r} "
+            f"federation: received the auxiliary sets {sorted(context.auxiliary)}, must have rows in {BALANCED!r} "
             "for the server to work with: set auxiliary.per_class, or give data.federate the rows that data.carve takes"
         )
 

@@ -75,9 +75,9 @@ class MoreauEnvelope(Separate, Start, Loss, Gradient, Step):
         sgd = plain_sgd("pfedme", "it sets the steps of the personal model itself")
         return no_statistics("pfedme"), alone, sgd, Need("no local momentum", _check_plain)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects parts that change the network after it was doubled."""
-        check_twin("pfedme", _TWIN, setting)
+        check_twin("pfedme", _TWIN, context)
 
     def own_model(self, variables: Variables) -> Variables:
         """Replaces the first set of parameters by the second."""
@@ -122,8 +122,8 @@ class MoreauEnvelope(Separate, Start, Loss, Gradient, Step):
         return jax.tree.map(lambda leaf: self.server_rate * leaf, delta), server.state
 
 
-def _check_plain(facts: NeedsContext) -> None:
-    local = facts.local
+def _check_plain(context: NeedsContext) -> None:
+    local = context.local
     extras = {
         "momentum": local.options.get("momentum"),
         "weight_decay": local.weight_decay,

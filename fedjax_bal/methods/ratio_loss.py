@@ -51,11 +51,11 @@ class RatioLoss(Criterion, Server):
         """Requires rows of the server's own."""
         return (SERVER_ROWS,)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects a server without rows of each class, and a model without a classifier of the usual name."""
-        classifier_shapes(setting.model)
-        labels = np.asarray(setting.federation.labels)[np.asarray(balanced_rows(setting.federation))]
-        missing = sorted(set(range(setting.model.num_classes)) - set(labels.tolist()))
+        classifier_shapes(context.model)
+        labels = np.asarray(context.federation.labels)[np.asarray(balanced_rows(context.federation))]
+        missing = sorted(set(range(context.model.num_classes)) - set(labels.tolist()))
         if missing:
             raise ValueError(
                 f"ratio_loss: received server rows of all classes but {missing}, must have some of each to monitor "

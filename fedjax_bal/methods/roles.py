@@ -82,23 +82,23 @@ def parts_with(parts: "Iterable[Part]", *roles: type[T]) -> list[T]:
 
 
 def changes_for_evaluation(parts: "Iterable[Part]") -> bool:
-    """Tells whether a part changes the model for evaluation alone, so that the tested model isn't the trained one."""
+    """Returns whether a part changes the model for evaluation only, so that the tested model isn't the trained one."""
     return any(isinstance(part, Closing) or (isinstance(part, Refine) and part.evaluation_only) for part in parts)
 
 
 class NeedsContext(NamedTuple):
-    """The facts about a run that its configuration states before the data is loaded.
+    """What a run's configuration says before the data are loaded, as `Need.check` sees it.
 
     Attributes:
         parts: all parts, in order.
         local: the clients' optimizer.
         carried: whether the clients of a chain pass on the optimizer's state.
         rounds: the number of rounds.
-        clients: N; None if it is only known once the data set is loaded.
-        auxiliary: the names of the sets of rows that clients don't have.
+        clients: N; None if the data set has to be loaded to know it.
+        auxiliary: the names of the auxiliary sets, whose rows clients don't have.
         model: the network's name.
-        normalisation: the network's; None if it is only known once the network is built.
-        clips: whether long updates are scaled down to a multiple of their round's median norm.
+        normalisation: the network's normalisation; None if the network has to be built to know it.
+        clips: whether long updates are scaled down to a multiple of the round's median norm.
     """
 
     parts: "tuple[Part, ...]"
@@ -211,13 +211,13 @@ class Part:
         """Returns the federation with the part's additions; selectors see the result's class counts."""
         return federation
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects a model or a federation with which the part would not work as documented."""
 
-    def caution(self, setting: CheckContext, cohort: int) -> str:
-        """Says why the part makes this run learn next to nothing, with at most `cohort` clients in a round, if it does.
+    def caution(self, context: CheckContext, cohort: int) -> str:
+        """Warns if the part would learn next to nothing in this run, with at most `cohort` clients in a round.
 
-        The text is shown before training; by default it is empty. A run that can't be right is refused by `check`.
+        The text is shown before training; by default it is empty. `check` rejects runs that can't be right.
         """
         return ""
 
@@ -253,8 +253,9 @@ class Criterion(Part, abc.ABC):
 class Logits(Part, abc.ABC):
     """Changes the logits that the training loss sees; several compose in order.
 
-    A part receives what the part before it returned, which isn't always the network's: `PriorCalibration` gives classes
-    that a client lacks logits of -1e9. A part that needs the network's own, for a norm for instance, comes first.
+    A part receives the logits that the previous part returned, which may differ from the network's: `PriorCalibration`
+    sets those of classes that a client lacks to -1e9. A part that needs the network's logits, for instance to compute a
+    norm, must come first.
     """
 
     @abc.abstractmethod
@@ -283,7 +284,7 @@ class Batches(Part, abc.ABC):
 
     @abc.abstractmethod
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
-        """Returns the batch, to which the part may append rows (`append_rows`); every local step has its own key."""
+        """Returns the batch, to which the part may append rows (`append_rows`); each local step has another key."""
 
     def added(self, class_counts: Array) -> Array:
         """Returns the mean number of rows of each class added to a client's batch, `Float[C]`; by default 0."""
@@ -387,14 +388,14 @@ class Start(Part, abc.ABC):
 
 
 class Steps(Part, abc.ABC):
-    """Carries state from local step to local step; each part finds its own in `ctx.steps_state`.
+    """Carries state from local step to local step; `ctx.steps_state` holds the part's state.
 
     The state is reset at the start of every local training; `outcome.ctx.steps_state` holds its last value.
     """
 
     @abc.abstractmethod
     def init_steps(self, ctx: Context) -> PyTree:
-        """Returns the state that the first local step sees."""
+        """Returns the state for the first local step."""
 
     @abc.abstractmethod
     def next_steps(self, carry: PyTree, outputs: Outputs, batch: Batch, ctx: Context) -> PyTree:
@@ -406,7 +407,7 @@ class Steps(Part, abc.ABC):
 
 
 class Prepare(Part, abc.ABC):
-    """Computes something once, before local training; each part finds its result in `ctx.prepared`."""
+    """Computes something once, before local training; `ctx.prepared` holds the part's result."""
 
     @abc.abstractmethod
     def prepare(self, key: Key, variables: Variables, ctx: Context) -> PyTree:
@@ -424,7 +425,7 @@ class Deliver(Part, abc.ABC):
         """
 
     def outdated(self, outcome: Outcome) -> Array:
-        """Returns whether the returned update is of an earlier round, `Bool[]`; `deliver` hasn't changed `outcome`."""
+        """Returns whether the update is stale, that is of an earlier round, `Bool[]`; called before `deliver`."""
         return jnp.zeros((), bool)
 
     def sent_bits(self, params: PyTree, model: Model) -> PyTree:
@@ -436,7 +437,7 @@ class Deliver(Part, abc.ABC):
 
 
 class Memory(Part, abc.ABC):
-    """Keeps state for each client between its local trainings; each part finds its own in `ctx.memory`."""
+    """Keeps state for each client between its local trainings; `ctx.memory` holds the part's state."""
 
     @abc.abstractmethod
     def init_memory(self, variables: Variables) -> PyTree:
@@ -452,8 +453,8 @@ class Personal(Part, abc.ABC):
 
     They start with the values of the initial model. Each client then starts from its own values, keeps the trained ones
     if its update is delivered, and never sends them: in the global model these leaves never change, and they don't
-    count as traffic. A client's own test rows are classified by the global model with the client's leaves, the test set
-    by the global model itself. In training they are ordinary leaves of the client's model: other parts see them, with
+    count as traffic. A client's test rows are classified by the global model with the client's leaves, the test set by
+    the global model itself. In training they are ordinary leaves of the client's model: other parts see them, with
     the client's value in `ctx.start`, and norms count them. Leaves that belong to another model or classifier are
     declared with `Separate` instead.
 
@@ -515,7 +516,7 @@ class Report(Part, abc.ABC):
     def report(self, outcome: Outcome) -> PyTree:
         """Returns arrays that are summed over clients; `outcome.memory` is the result of the part's `remember`.
 
-        `outcome.ctx.memory` is that of the beginning of the round. A client that trains several times in a round, as
+        `outcome.ctx.memory` is the memory at the start of the round. A client that trains several times in a round, as
         with Astraea's mediators, sends only its last report.
         """
 
@@ -552,8 +553,8 @@ class Weigh(Part, abc.ABC):
         """Maps weights `Float[G]` to weights `Float[G]`.
 
         The first part receives each chain's number of samples; or 1, if the selector draws clients by size and no part
-        ignores sizes. The weight of a chain that doesn't deliver is 0. Which clients of a chain deliver is
-        `cohort.local_steps > 0`, and after training, in `Aggregate`, where `losses` isn't nan.
+        ignores sizes. The weight of a chain that doesn't deliver is 0. A client of a chain delivers where
+        `cohort.local_steps > 0`; after training, in `Aggregate`, where `losses` isn't nan.
         """
 
 
@@ -576,8 +577,8 @@ class Reduce(Part, abc.ABC):
 class Step(Part, abc.ABC):
     """Changes the aggregated update before the server optimizer; several compose in order.
 
-    The clients' reports and losses are in `server.aggregate`, and in `server.variables` is the model of the round's
-    beginning, which they received unless rounds are asynchronous.
+    `server.aggregate` has the clients' reports and losses. `server.variables` has the model at the beginning of the
+    round, which the clients received unless rounds are asynchronous.
     """
 
     @abc.abstractmethod
@@ -615,7 +616,7 @@ class Closing(Part, abc.ABC):
 
     @abc.abstractmethod
     def closing_report(self, outcome: Outcome) -> PyTree:
-        """Returns arrays that are summed over clients; `outcome.end` is the model to be evaluated, untrained by it."""
+        """Returns arrays that are summed over clients; `outcome.end` is the model to be evaluated, as received."""
 
     @abc.abstractmethod
     def close(self, key: Key, variables: Variables, reports: PyTree, server: ServerContext) -> Variables:
@@ -647,5 +648,5 @@ class Server(Part, abc.ABC):
         """At the end of a round, returns the new state; `server.variables` is the updated global model."""
 
     def show(self, key: Key, server: ServerContext) -> Exhibit:
-        """Returns images or prototypes for a report or an attack, after `first_round`; by default none."""
+        """Returns images or prototypes for a report or an analysis, after `first_round`; by default none."""
         return Exhibit()

@@ -127,10 +127,10 @@ class UnifiedPrototypes(Prepare, Report, Server, Loss, Refine):
         """Requires that no earlier part puts in another classifier for evaluation, and that one is retrained at all."""
         return not_shown_before("rucr", self, BeforeLookahead), begins_within("rucr's retraining", self.start + 1)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects a model without a classifier under its usual name, and layers below it that stay with the clients."""
-        classifier_shapes(setting.model)
-        check_kept("rucr", setting, UNUSED_FEATURES, classifier=False)
+        classifier_shapes(context.model)
+        check_kept("rucr", context, UNUSED_FEATURES, classifier=False)
 
     def prepare(self, key: Key, variables: Variables, ctx: Context) -> Array:
         """Draws the seed of the client's virtual features."""

@@ -102,8 +102,8 @@ class ControlVariates(PlainControls):
         momentum = Need("" if self.with_momentum else "no local momentum", self._check_momentum)
         return fresh_momentum(self.slot), *super().needs, momentum
 
-    def _check_momentum(self, facts: NeedsContext) -> None:
-        local = facts.local
+    def _check_momentum(self, context: NeedsContext) -> None:
+        local = context.local
         if local.options.get("momentum") and not self.with_momentum:
             raise ValueError(
                 f"scaffold: received a local momentum of {local.momentum}; momentum inflates control variates: "

@@ -27,10 +27,10 @@ def without(params: PyTree, *names: str) -> PyTree:
     return {name: branch for name, branch in params.items() if name not in names}
 
 
-def check_twin(method: str, twin: str, setting: CheckContext) -> None:
+def check_twin(method: str, twin: str, context: CheckContext) -> None:
     """Rejects parts that change the network after it was doubled, so that the two sets no longer correspond."""
-    params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
-    separate = {name for part in parts_with(setting.parts, Separate) for name in part.own}
+    params = jax.eval_shape(context.model.init, jax.random.key(0)).params
+    separate = {name for part in parts_with(context.parts, Separate) for name in part.own}
     shapes = lambda tree: jax.tree.map(lambda leaf: leaf.shape, tree)
     if shapes(params[twin]) != shapes(without(params, *separate)):
         raise ValueError(
@@ -42,10 +42,10 @@ def check_twin(method: str, twin: str, setting: CheckContext) -> None:
 def no_statistics(method: str) -> Need:
     """Requires a model without batch statistics, as two models would need two sets of them."""
 
-    def check(facts: NeedsContext) -> None:
-        if facts.normalisation and facts.normalisation.statistics:
+    def check(context: NeedsContext) -> None:
+        if context.normalisation and context.normalisation.statistics:
             raise ValueError(
-                f"{method}: received the model {facts.model}, whose batch statistics can't be those of two models: "
+                f"{method}: received the model {context.model}, whose batch statistics can't be those of two models: "
                 "take one without batch normalisation"
             )
 

@@ -56,9 +56,9 @@ from fedjax_bal.metrics.traffic import (
     LONG,
     NOT_FINITE,
     OUTDATED,
-    Counts,
     Fault,
     FaultCounts,
+    RoundCounts,
     Traffic,
     count_round,
 )

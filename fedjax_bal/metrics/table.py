@@ -73,8 +73,8 @@ CLASSES = ReportTable("Classes", "On the test set, at the last evaluation.")
 CURVE = ReportTable("Other summaries of the curve", "")
 CLIENTS = ReportTable(
     "Clients",
-    "The model that each client uses, on its own test rows at the last evaluation: the global one, or its own with a "
-    "method that gives it one. Every client counts the same.",
+    "The model that each client uses, on its own test rows at the last evaluation: the global one or, with a "
+    "personalised method, its own. All clients count equally.",
 )
 OWN_MODELS = ReportTable("Clients, own models", "Each model on its own client's test rows.")
 TIME = ReportTable(
@@ -156,16 +156,16 @@ class Metric:
 
 
 _SHOTS = (
-    "Classes are many-, medium- or few-shot by their training rows in the whole federation; evaluation.shots says "
-    "where the groups end."
+    "Classes are many-, medium- or few-shot by their training rows in the whole federation; evaluation.shots sets "
+    "the boundaries."
 )
-_LAST10 = "The mean of a run's last ten evaluations, where it has as many."
+_LAST10 = "Mean of a run's last ten evaluations, if it has at least ten."
 _AT_BEST = (
-    "The accuracy on the test set in the round in which the validation metric was best, which unlike the best of all "
-    "was not picked on the test set."
+    "Accuracy on the test set in the round with the best validation metric: unlike the highest accuracy of all, "
+    "it isn't selected on the test set."
 )
 _SPREAD = "Spread: standard deviation over clients."
-_WORST10 = "Worst 10%: mean of that tenth of them."
+_WORST10 = "Worst 10%: mean over the tenth of the clients with the lowest accuracies."
 _TRAINED = "After local training: of the last evaluated round's cohort."
 _TUNED = "Fine-tuned: the final global model, trained on each client with plain cross-entropy."
 
@@ -341,7 +341,7 @@ _METRICS = (
     # None with fewer than ten evaluations, since the heading says ten.
     _of_run(
         "last10_accuracy",
-        "Mean accuracy of the last ten evaluations, of a run that has as many.",
+        "Mean accuracy of the last ten evaluations; only for runs with at least ten.",
         lambda run: _mean_of_last(10, run) if len(run.lines) >= 10 else None,
         SHARE,
         column=Column(CURVE, "Mean of last 10", note=_LAST10),

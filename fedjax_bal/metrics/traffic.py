@@ -75,7 +75,7 @@ class Traffic(NamedTuple):
     up: int
 
 
-class Counts(NamedTuple):
+class RoundCounts(NamedTuple):
     """Counts since the last evaluation, as NumPy scalars so that they can be saved."""
 
     clients: Any = np.int64(0)
@@ -92,26 +92,26 @@ class Counts(NamedTuple):
         timing = {"simulated_s": float(self.simulated_s)} if timed else {}
         return counts | timing | (self.broken.record() if self.broken is not None else {})
 
-    def closed(self, clients: int, bytes_: Traffic) -> "Counts":
+    def closed(self, clients: int, bytes_: Traffic) -> "RoundCounts":
         """Adds the bytes that all clients exchange with the server before an evaluation."""
         up = self.bytes_up + clients * bytes_.up
         down = self.bytes_down + clients * bytes_.down
         return self._replace(bytes_up=up, bytes_down=down)
 
-    def noted(self, faults: Sequence[Fault]) -> "Counts":
+    def noted(self, faults: Sequence[Fault]) -> "RoundCounts":
         """Adds the faults of a round."""
         return self if self.broken is None else self._replace(broken=self.broken.plus(faults))
 
 
 def count_round(
-    counts: Counts,
+    counts: RoundCounts,
     plan: "Plan",
     num_clients: int,
     passes: int,
     bytes_: Traffic,
     exact: bool = False,
     seconds: float = 0.0,
-) -> Counts:
+) -> RoundCounts:
     r"""Adds a round to the counts.
 
     A chain has a mediator, which exchanges models with its clients and once with the server, unless it is one client
@@ -133,7 +133,7 @@ def count_round(
     Example:
         >>> from fedjax_bal.types import Plan
         >>> plan = Plan(np.array([[0, 1], [2, 5]]), np.array([[True, False], [True, False]]))
-        >>> [int(number) for number in count_round(Counts(), plan, 5, 1, Traffic(down=10, up=7), seconds=3.0)[:5]]
+        >>> [int(number) for number in count_round(RoundCounts(), plan, 5, 1, Traffic(down=10, up=7), seconds=3.0)[:5]]
         [2, 1, 28, 50, 3]
 
     References:

@@ -25,7 +25,7 @@ from fedjax_bal.types import Key, PyTree
 
 Convolution = Callable[..., Array]
 Real = Bool[Array, " B"] | None
-Start = Callable[[Key, PyTree], PyTree]
+ReplaceParams = Callable[[Key, PyTree], PyTree]
 """A function that replaces the parameters that the layers of body and classifier have drawn."""
 
 GROUP = 32

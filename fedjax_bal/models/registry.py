@@ -67,7 +67,7 @@ class _Entry(NamedTuple):
     body: Callable[..., Any]
     smallest: int  # side of the smallest image that it takes, in pixels
     head_bias: bool = True
-    start: layers.Start = layers.as_drawn
+    start: layers.ReplaceParams = layers.as_drawn
     batch_normalised: bool = False
     ready: bool = False  # whether the body is `body(num_classes, input_shape, **options)` and returns a model
     any_shape: bool = False
@@ -383,7 +383,7 @@ def num_params(model: Model) -> int:
 
 
 def _pure_functions(
-    network: Network, input_shape: tuple[int, ...], input_dtype: str, start: layers.Start
+    network: Network, input_shape: tuple[int, ...], input_dtype: str, start: layers.ReplaceParams
 ) -> tuple[Callable, Callable, Callable]:
     """Makes the network's `init`, `apply` and `head`."""
     drops = any(getattr(network.body, "dropout", ()))

@@ -16,7 +16,7 @@ from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.types import Array
 from fedjax_bal.validate import finite_number, is_number, one_of, whole_number
 
-Factor = Callable[[Any], Any]
+RateFactor = Callable[[Any], Any]
 
 # Excluded: functions that combine other schedules, or change an optimizer rather than a rate.
 _NOT_OFFERED = {"join_schedules", "scale_by_schedule", "sgdr_schedule"}
@@ -38,7 +38,7 @@ class Schedule:
         fixed: its other parameters, as pairs.
     """
 
-    name: str | Factor = dataclasses.field(metadata={"static": True})
+    name: str | RateFactor = dataclasses.field(metadata={"static": True})
     numbers: dict[str, Any] = dataclasses.field(default_factory=dict)
     fixed: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), metadata={"static": True})
 
@@ -59,12 +59,12 @@ class Schedule:
         return jnp.asarray(function(count), float)
 
 
-def constant() -> Factor:
+def constant() -> RateFactor:
     """Keeps the learning rate constant."""
     return lambda count: 1.0
 
 
-def exponential(factor: float) -> Factor:
+def exponential(factor: float) -> RateFactor:
     """Multiplies the learning rate by the same factor at each count, $f^t$.
 
     Args:
@@ -77,7 +77,7 @@ def exponential(factor: float) -> Factor:
     return lambda count: jnp.asarray(factor, float) ** count
 
 
-def step(every: int, factor: float = 0.1) -> Factor:
+def step(every: int, factor: float = 0.1) -> RateFactor:
     r"""Lowers the learning rate at regular intervals, $f^{\lfloor t / e \rfloor}$.
 
     Args:
@@ -91,7 +91,7 @@ def step(every: int, factor: float = 0.1) -> Factor:
     return lambda count: jnp.asarray(factor, float) ** jnp.floor_divide(count, every)
 
 
-def cosine(length: int, end: float = 0.0, warmup: int = 0) -> Factor:
+def cosine(length: int, end: float = 0.0, warmup: int = 0) -> RateFactor:
     r"""Decays along half a cosine, $e + (1 - e) (1 + \cos(\pi s)) / 2$, where $s$ is the elapsed share of its length.
 
     Args:
@@ -115,7 +115,7 @@ def cosine(length: int, end: float = 0.0, warmup: int = 0) -> Factor:
     return at
 
 
-def linear_warmup(length: int) -> Factor:
+def linear_warmup(length: int) -> RateFactor:
     """Raises the factor in equal steps to 1, where it stays.
 
     Args:
@@ -128,7 +128,7 @@ def linear_warmup(length: int) -> Factor:
     return lambda count: jnp.minimum((count + 1) / length, 1.0)
 
 
-_OWN: Mapping[str, Callable[..., Factor]] = {
+_OWN: Mapping[str, Callable[..., RateFactor]] = {
     function.__name__: function for function in (constant, cosine, exponential, linear_warmup, step)
 }
 
@@ -146,7 +146,7 @@ def schedule_names() -> tuple[str, ...]:
 
 
 @functools.cache
-def schedule_factory(name: str) -> Callable[..., Factor]:
+def schedule_factory(name: str) -> Callable[..., RateFactor]:
     """Returns the function of a schedule's name; its parameters are those that `schedule` takes.
 
     Example:
@@ -217,7 +217,7 @@ def schedule(name: str, **parameters: Any) -> Schedule | None:
     return made
 
 
-def given_schedule(function: Factor) -> Schedule:
+def given_schedule(function: RateFactor) -> Schedule:
     """Wraps a function of the count, such as an optax schedule; raises `ValueError` for factors below 0."""
     made = Schedule(function)
     _check_factors(made)

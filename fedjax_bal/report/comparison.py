@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.config import leaves, name_in_results
-from fedjax_bal.lab import RunClients
+from fedjax_bal.lab import ClientResults
 from fedjax_bal.metrics import (
     MANY_EVALUATIONS,
     METRICS,
@@ -29,7 +29,7 @@ from fedjax_bal.metrics import (
     spread,
     spread_of_draws,
 )
-from fedjax_bal.report.reading import DONE, Runs, entries, labels_of, planned_runs, state_of
+from fedjax_bal.report.reading import DONE, ReportedRuns, entries, labels_of, planned_runs, state_of
 from fedjax_bal.report.tables import MINUS, Table, megabytes, points, printable
 
 AVERAGED = f"Mean of last {MOST_AVERAGED}, %"
@@ -39,7 +39,7 @@ KL = (
     "evaluated rounds and seeds."
 )
 MOST_CLIENTS = 20
-"""The largest number of clients of which a report shows each."""
+"""The largest number of clients that a report shows one by one."""
 
 _OF_DATA = ("dataset", "partition", "partition_seeds", "auxiliary", "evaluation.validation", "evaluation.client_test")
 _NONE_PUBLISHED: Mapping[tuple[str, str], float] = MappingProxyType({})
@@ -49,15 +49,15 @@ _LONGEST_TEXT = 400
 _DEVIATION = "“±” is the sample standard deviation over seeds."
 _ACCURACIES = (
     f"“Mean of last {MOST_AVERAGED}” averages the last evaluations of a run, or all of them if there are fewer. “Best” "
-    "is the highest accuracy of a run, selected on the test set, so optimistic."
+    "is the highest accuracy of a run: selected on the test set, and so optimistic."
 )
-_FEW_EVALUATIONS = "The last five of few evaluations cover much of the training."
+_FEW_EVALUATIONS = "With so few evaluations, the last five cover much of the training."
 _INTERVAL = (
     "The interval is a two-sided 95% Student t interval for the mean difference over paired seeds: if the seeds were "
-    "drawn again many times, about 95 of 100 such intervals would contain the true mean difference. Each is for one "
-    "comparison: of many, some exclude 0 by chance."
+    "drawn again many times, about 95 of 100 such intervals would contain the true mean difference. Each "
+    "interval is for one comparison: among many, some exclude 0 by chance."
 )
-_SEEDS_ALONE = "It reflects variation between seeds only, not between partitions or data sets."
+_SEEDS_ALONE = "It covers variation between seeds only, not between partitions or data sets."
 _PARTITIONS = "Each seed has its own partition, so it covers the draw of the partition, but not other data sets."
 _CROSSED = (
     "The seeds on one partition are averaged first, so it covers the draw of the partition, but not other seeds or "
@@ -71,7 +71,7 @@ _STATES = (
 _CORRELATION = Unit("", 1, ".2f")
 
 
-class Comparison(NamedTuple):
+class MethodComparison(NamedTuple):
     """The methods of some runs, in groups that share their data, so that only they can be compared.
 
     Attributes:
@@ -88,19 +88,19 @@ class Comparison(NamedTuple):
 
     @property
     def verdicts(self) -> list[str]:
-        """What the numbers say about each group of several methods, or about all."""
+        """The conclusion for each group of several methods, or for all methods."""
         if len(self.groups) < 2:
             return [verdict(self.groups[0] if self.groups else [])]
         return [f"On the data of {group[0].method}: {verdict(group)}" for group in self.groups if len(group) > 1]
 
     @property
     def warning(self) -> str:
-        """Says that methods of several groups can't be compared directly; empty for one group."""
+        """Warns that methods of several groups can't be compared directly; empty for one group."""
         if len(self.groups) < 2:
             return ""
         some = ", ".join(self.differing[:_MOST_KEYS]) + ", ..." * (len(self.differing) > _MOST_KEYS)
         return (
-            f"Not all methods are on the same data ({some}): differences between them aren't due to the methods alone, "
+            f"Not all methods use the same data ({some}): differences between them aren't due to the methods alone, "
             "and are given only between methods on the same data."
         )
 
@@ -109,7 +109,7 @@ class Comparison(NamedTuple):
         return [row for group in self.runs for row in statistics(group, published)]
 
 
-def compare_runs(runs: Runs) -> Comparison:
+def compare_runs(runs: ReportedRuns) -> MethodComparison:
     """Compares the methods of runs, each with those on the same data."""
     shared = _by_data(runs)
     groups = [summarise(group) for group in shared]
@@ -119,7 +119,7 @@ def compare_runs(runs: Runs) -> Comparison:
         every = [(known, key, value) for known in map(leaves, runs.configs.values()) for key, value in known.items()]
         keys = [key for known, key, value in every if of_data(key) and value != known.get(_without_method(key))]
     table = comparison_table(groups, runs.record.summary["target_accuracy"], notes(groups))
-    return Comparison(shared, groups, list(dict.fromkeys(keys)) or ["their rows"], table)
+    return MethodComparison(shared, groups, list(dict.fromkeys(keys)) or ["their rows"], table)
 
 
 def differences(configs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -141,7 +141,7 @@ def _is_of_data(key: str) -> bool:
     return any(f"{key}.".startswith(f"{section}.") for section in _OF_DATA)
 
 
-def _by_data(runs: Runs) -> list[list[dict[str, Any]]]:
+def _by_data(runs: ReportedRuns) -> list[list[dict[str, Any]]]:
     """Groups runs by what determines which client holds which rows: settings, and the data set's own numbers.
 
     Runs whose seeds have a partition each get a `SeededDraw` as their seed, so that only runs on the same partition are
@@ -183,14 +183,14 @@ def summarise(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
 def comparison_table(
     groups: Sequence[Sequence[MethodSummary]], target: float | None, note: str = "", condition: str = ""
 ) -> Table:
-    """Builds the table of methods, in which the best one of each group stands out.
+    """Builds the table of methods, with the best one of each group highlighted.
 
     Accuracies are in percent, differences in percentage points, traffic in MB of 10^6 bytes.
 
     Args:
         groups: summaries from `compare`; each group shares its data, and is compared with its first method.
         target: the accuracy to reach, as a fraction; None leaves out its columns.
-        note: what is said about the numbers.
+        note: the note on the numbers.
         condition: distinguishes this table from others on the page.
     """
     methods = list(chain.from_iterable(groups))
@@ -242,7 +242,7 @@ def _some(count: int, seeds: int) -> str:
 
 
 def _balances_classes(methods: Sequence[MethodSummary]) -> bool:
-    """Whether a method balances classes, by chains or copies."""
+    """Whether a method balances classes, with chains or copies."""
     known = any(method.chain_kl is not None for method in methods)
     return known and any(method.balances_classes for method in methods)
 
@@ -299,7 +299,7 @@ def _rival(in_order: Sequence[MethodSummary]) -> tuple[MethodSummary, Difference
 
 
 def verdict(methods: Sequence[MethodSummary]) -> str:
-    """Says which method has the highest accuracy, and whether its lead may be chance.
+    """Names the method with the highest accuracy, and whether its lead may be chance.
 
     Accuracy on an imbalanced test set hides rare classes, so if another method has the highest mean over classes, a
     further sentence says so.
@@ -330,8 +330,8 @@ def verdict(methods: Sequence[MethodSummary]) -> str:
     return said
 
 
-def run_states(runs: Runs) -> list[Table]:
-    """Tables of the runs that aren't simply done, and of clients whose updates were left out or scaled down."""
+def run_states(runs: ReportedRuns) -> list[Table]:
+    """Tables of unfinished, stopped and failed runs, and of clients whose updates were left out or scaled down."""
     known = {(run["method"], run["seed"]): run for run in runs.record.summary["runs"]}
     rows = []
     for folder, config in runs.configs.items():
@@ -388,7 +388,7 @@ def details(runs: Sequence[Mapping[str, Any]]) -> list[Table]:
 
 
 def class_balance(summary: Mapping[str, Any]) -> list[Table]:
-    """Tables on how balanced the classes are on which methods train, and how well a method estimates them."""
+    """Tables of the class balance that methods train on, and of how well a method estimates it."""
     from fedjax_bal.data import DISTANCES, client_distances  # imports jax
 
     copies = []
@@ -428,21 +428,21 @@ def class_balance(summary: Mapping[str, Any]) -> list[Table]:
             "Augmentation",
             ("Methods", "Copies", "Of the originals, %", "If stored, MB", "Divergence before, nats", "After, nats"),
             copies,
-            "Divergence: that of all clients' classes from equal shares.",
+            "Divergence of all clients' classes from equal shares.",
         ),
         Table(
             "Classes in mini-batches",
             ("Methods", "Of clients, nats", "Of mini-batches, nats"),
             batches,
-            "Mean divergence from equal shares of the classes of a client, and of its mini-batches, which the method "
-            "fills up.",
+            "Mean divergence from equal shares: of the classes of a client, and of its mini-batches with the "
+            "rows that the method adds.",
         ),
         Table(
             "Estimated classes of clients",
             ("Method", "Rank correlation"),
             estimates,
-            "Between a client's estimated and true class shares, mean over clients and seeds: 1 is the right order of "
-            "the classes, 0 is chance.",
+            "Between a client's estimated and true class shares, mean over clients and seeds: 1 means the right order "
+            "of the classes, 0 chance.",
         ),
     ]
     return [table for table in tables if table.rows]
@@ -452,7 +452,7 @@ def _methods(part: Mapping[str, Any]) -> str:
     return ", ".join(printable(str(method)) for method in part["methods"])
 
 
-def by_client(clients: Sequence[RunClients]) -> list[Table]:
+def by_client(clients: Sequence[ClientResults]) -> list[Table]:
     """Builds the table of each client's accuracy with each method: of up to 20 clients, or of the ten worst.
 
     It is empty without results by client, or if clients of one name have different rows, as with a partition for each

@@ -24,12 +24,12 @@ from fedjax_bal.report import plots
 from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.comparison import AVERAGED, MOST_CLIENTS
 from fedjax_bal.report.page import Picture
-from fedjax_bal.report.reading import Runs
+from fedjax_bal.report.reading import ReportedRuns
 from fedjax_bal.report.tables import join_some, printable
 
 _CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
 _BANDS = "Bands are one standard deviation either side of the mean over seeds."
-_SPLIT = "Each panel shows some of the lines, and the first one in grey."
+_SPLIT = "Each panel shows some of the lines, and the first line in grey."
 _AT_BEST = "On all other axes each method has its best value."
 _NO_RESULT = "Left out, because no run ended: {}."
 _MOST_PARTITIONS = 20
@@ -51,7 +51,7 @@ _ALONG = (  # name, metric, title, y-axis, factor, caption
     ("worst-class", "worst_class_accuracy", "Worst class", "worst class, %", 100.0,
      "Accuracy in the class where it is lowest."),
     ("throughput", "client_updates_per_s", "Throughput", "client updates per second", 1.0,
-     "Throughput of all runs trained together, including evaluation, excluding compilation."),
+     "Throughput of all runs trained together, with evaluation, without compilation."),
     ("memory", "device_bytes", "Memory", "memory on each device, MB", 1e-6,
      "Data, states and the program of all runs that were trained together."),
     ("rounds-to-target", "rounds_to_target", "Rounds to the target", "rounds", 1.0, _REACHED),
@@ -67,7 +67,7 @@ def to_pictures(drawn: Iterable[plots.Drawn]) -> list[Picture]:
     ]
 
 
-def run_figures(runs: Runs) -> Iterator[plots.Drawn]:
+def run_figures(runs: ReportedRuns) -> Iterator[plots.Drawn]:
     """Yields all figures for which the runs have data, in page order."""
     run = runs.record
     classes = run.summary["class_names"]
@@ -79,11 +79,11 @@ def run_figures(runs: Runs) -> Iterator[plots.Drawn]:
     yield from _partitions(runs)
     for number, (method, pixels) in enumerate(run.pictures.items(), 1):
         text = (
-            "A row is a class: images of clients, and what the generator makes for this class at the end of the first "
-            "seed's run. Fakes need not look good: they are what the model remembers."
+            "Each row is a class: images of clients, and what the generator makes for it at the end of the first "
+            "seed's run. Generated images need not look good: they show what the model remembers."
         )
         figure = plots.images(list(pixels.items()), classes)
-        yield f"pictures-{number}", f"Real images and fakes of {printable(method)}", text, figure
+        yield f"pictures-{number}", f"Real and generated images of {printable(method)}", text, figure
     for analysis, by_method in run.findings.items():
         for number, (method, found) in enumerate(by_method.items() if analysis in ANALYSES else (), 1):
             drawn = ANALYSES[analysis].figures(printable(method), found, classes)
@@ -96,7 +96,7 @@ def run_figures(runs: Runs) -> Iterator[plots.Drawn]:
             grids.append(plots.Grid(method, 100 * matrix, classes))
     text = (
         "A row shows how the test examples of one true class were classified, in percent of that class, over all "
-        "seeds; the diagonal is correct, and a column in strong colours is a class predicted too often."
+        "seeds; the diagonal is correct, and a dark column is a class that is predicted too often."
     )
     for name, title, some in _split("confusion", "Confusion of classes", grids):
         figure = plots.heat(
@@ -125,7 +125,7 @@ def _about(panels: Sequence[plots.Panel], *, bands: bool) -> str:
     return _caption(_BANDS * bands, _SPLIT * split)
 
 
-def _over_rounds(runs: Runs, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:
+def _over_rounds(runs: ReportedRuns, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:
     """Draws accuracy by round, by traffic and by simulated time, and the accuracy of clients' models by round."""
     lines = runs.record.lines
     summary = runs.record.summary
@@ -153,8 +153,8 @@ def _over_rounds(runs: Runs, methods: Sequence[str], panels: Sequence[plots.Pane
     if local:
         text = _caption(
             "Accuracy of the clients' models after local training and before averaging, on test "
-            f"{kind_of_inputs(runs)} of all classes: mean over the clients of the round, and over seeds. The distance "
-            "to the global model is what averaging has to recover.",
+            f"{kind_of_inputs(runs)} of all classes: mean over the clients of the round, and over seeds. Averaging "
+            "has to recover the distance to the global model.",
             _CLIMB,
             about,
         )
@@ -177,7 +177,7 @@ def _by_cost(
     return series
 
 
-def _at_the_end(runs: Runs, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:
+def _at_the_end(runs: ReportedRuns, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:
     """Draws accuracy and predictions by class, and accuracy by client, at the last evaluation."""
     summary = runs.record.summary
     # The last evaluation of a failed run isn't its end.
@@ -238,7 +238,7 @@ def _at_the_end(runs: Runs, methods: Sequence[str], panels: Sequence[plots.Panel
     yield from _by_client(runs, methods, panels)
 
 
-def _by_client(runs: Runs, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:
+def _by_client(runs: ReportedRuns, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:
     """Draws accuracy by client at the last evaluation: of each client where a few have names, or ranked."""
     kind = kind_of_inputs(runs)
     every = runs.record.clients
@@ -273,7 +273,7 @@ def _by_client(runs: Runs, methods: Sequence[str], panels: Sequence[plots.Panel]
         yield "clients", "Accuracy by client", text, figure
 
 
-def kind_of_inputs(runs: Runs) -> str:
+def kind_of_inputs(runs: ReportedRuns) -> str:
     """Returns "images", or "rows" for other inputs, for texts on the examples of a run."""
     shapes = [part["input_shape"] for part in runs.record.summary["partitions"] if "input_shape" in part]
     return "images" if all(len(shape) == 3 for shape in shapes) else "rows"
@@ -286,7 +286,7 @@ def class_samples(partitions: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
     return np.array(only, dtype=float) if any(only) else None
 
 
-def _partitions(runs: Runs) -> Iterator[plots.Drawn]:
+def _partitions(runs: ReportedRuns) -> Iterator[plots.Drawn]:
     partitions = runs.record.summary["partitions"]
     parts = [part for part in partitions if np.size(part.get("class_counts") or [])]
     kept = []
@@ -312,7 +312,7 @@ def _partitions(runs: Runs) -> Iterator[plots.Drawn]:
 
 
 def partition(parts: Sequence[tuple[str, np.ndarray, Sequence[str]]], classes: Sequence[str]) -> Figure:
-    """Draws the samples of each class on each client: one column per client; no sample is blank.
+    """Draws the samples of each class on each client: one column per client, blank without samples.
 
     A part is a panel: its title, the samples `Float[M, C]`, and the clients' names or numbers.
     """
@@ -414,7 +414,7 @@ def _by_round(results: sweeps.Results, lines: Sequence[Mapping[str, Any]]) -> It
 
 
 def _some(every: Sequence[sweeps.Condition]) -> tuple[list[sweeps.Condition], str]:
-    """Selects evenly spaced conditions, up to the limit of figures, and returns a sentence on the omitted ones."""
+    """Selects evenly spaced conditions up to the limit of figures; also returns a sentence on the omitted ones."""
     kept = [every[place] for place in evenly_spaced(len(every), _MOST_CONDITIONS)]
     return kept, f"Shown are {len(kept)} of {len(every)} conditions." * (len(kept) < len(every))
 

@@ -12,7 +12,7 @@ from fedjax_bal.config import Sections, without_defaults
 from fedjax_bal.files import check_replaceable, write_atomically
 from fedjax_bal.lab import FolderError, RunFolder, training_line, writing
 from fedjax_bal.report.comparison import (
-    Comparison,
+    MethodComparison,
     by_client,
     class_balance,
     compare_runs,
@@ -21,7 +21,7 @@ from fedjax_bal.report.comparison import (
     run_states,
 )
 from fedjax_bal.report.published import PaperComparison, paper_comparison_of_run
-from fedjax_bal.report.reading import Runs, display_name, entries, read_runs, section
+from fedjax_bal.report.reading import ReportedRuns, display_name, entries, read_runs, section
 from fedjax_bal.report.tables import BOOKTABS, TEMPLATES, Table, encoded, flat, plural, printable, three_digits
 
 # Matplotlib is imported late, with the gallery: importing it takes longer than most commands run.
@@ -32,13 +32,13 @@ _LONGEST_LINE = 1000
 _MOST_DIFFERENCES = 60
 _CURVES = ("accuracy", "traffic", "mean-accuracy", "worst-class")
 _PHOTOS = "pictures"  # the start of the names of figures whose shades are never inverted
-_UNFINISHED = "This run is not finished, so the results below are provisional."
+_UNFINISHED = "This run is not finished, so its results are provisional."
 _SOME_UNFINISHED = "Some of these runs are not finished."
-_UNEQUAL_ROUNDS = "The runs have different numbers of rounds: their final accuracies are not of equal effort."
+_UNEQUAL_ROUNDS = "The runs have different numbers of rounds, so their final accuracies took different effort."
 _NOT_RECORDED = "not recorded"
 
 Pairs = Sequence[tuple[str, str]]
-"""Terms, and what is said of each."""
+"""Terms and their descriptions."""
 
 
 class Picture(NamedTuple):
@@ -160,7 +160,7 @@ def _in_columns(pictures: Sequence[Picture]) -> list[tuple[Picture, str]]:
     return laid_out
 
 
-def build(folder: str | os.PathLike[str]) -> Path:
+def write_run_page(folder: str | os.PathLike[str]) -> Path:
     """Writes `report.html`, `plots/*.svg` and `tables.csv` and `.tex` into a run folder; returns the page's path.
 
     The page depends only on the folder's content: the same folder gives the same bytes. Each file is replaced
@@ -178,7 +178,7 @@ def build(folder: str | os.PathLike[str]) -> Path:
         return files.write_page(page.html(), page.documents(), page.tables())
 
 
-def build_comparison(folders: Sequence[Path], file: Path) -> Path:
+def write_comparison_page(folders: Sequence[Path], file: Path) -> Path:
     """Writes a page that compares 2 to 20 run folders with the same classes; returns the page's path.
 
     Its tables are written next to it, for `comparison.html` as `comparison-tables.csv` and `.tex`.
@@ -200,7 +200,7 @@ def build_comparison(folders: Sequence[Path], file: Path) -> Path:
     return file
 
 
-def page_of_run(runs: Runs, pictures: Sequence[Picture]) -> Page:
+def page_of_run(runs: ReportedRuns, pictures: Sequence[Picture]) -> Page:
     """Gathers the page of a run."""
     config = runs.record.config
     summary = runs.record.summary
@@ -233,7 +233,7 @@ def page_of_run(runs: Runs, pictures: Sequence[Picture]) -> Page:
     )
 
 
-def page_of_comparison(runs: Runs, pictures: Sequence[Picture]) -> Page:
+def page_of_comparison(runs: ReportedRuns, pictures: Sequence[Picture]) -> Page:
     """Gathers the page of several run folders."""
     summary = runs.record.summary
     compared = compare_runs(runs)
@@ -249,8 +249,8 @@ def page_of_comparison(runs: Runs, pictures: Sequence[Picture]) -> Page:
     )
 
 
-def _compared(runs: Runs, compared: Comparison, *warnings: str) -> dict[str, Any]:
-    """The parts of a page that runs of one folder and of several have in common."""
+def _compared(runs: ReportedRuns, compared: MethodComparison, *warnings: str) -> dict[str, Any]:
+    """The parts that the pages of one folder and of several have in common."""
     summary = runs.record.summary
     return {
         "warnings": [*warnings, compared.warning],
@@ -297,7 +297,7 @@ def reproduction(
 
 
 def _data(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Lists how many of the data set's rows and clients the methods use."""
+    """Lists how many rows and clients of the data set the methods use."""
     parts = [part for part in summary["partitions"] if part.get("data")]
     for part in parts[:_MOST_LINES]:
         methods = f" of {', '.join(map(str, part['methods']))}" if len(parts) > 1 else ""

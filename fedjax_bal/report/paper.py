@@ -16,7 +16,7 @@ from fedjax_bal.lab import FolderError, SweepFolder, writing
 from fedjax_bal.metrics import METRICS, NOTHING, SHARE, TEXT, Metric, paired_difference, spread_of_draws
 from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.comparison import AVERAGED, compare_runs
-from fedjax_bal.report.reading import NO_NAMES, Runs, check_names, read_runs
+from fedjax_bal.report.reading import NO_NAMES, ReportedRuns, check_names, read_runs
 from fedjax_bal.report.tables import BOOKTABS, Latex, Table, encoded, plural, printable, to_latex
 
 # Matplotlib is imported late, with the gallery: importing it takes longer than most commands run.
@@ -27,7 +27,7 @@ _UNDERLINED = "Underlined: not clearly different from it (the paired 95\\% inter
 _TUNED_ON_VALIDATION = "Each method has its best setting, selected by accuracy on the validation rows."
 _TUNED_ON_TEST = "Each method has its best setting, selected by accuracy on the test rows."
 
-Group = Sequence[Mapping[str, Any]]
+RunGroup = Sequence[Mapping[str, Any]]
 """Runs that share their data."""
 
 
@@ -60,7 +60,7 @@ def write_figures(
     from fedjax_bal.report.plots import as_wide_as, to_pdf, to_png
 
     read = _read(folders, names)
-    if isinstance(read, Runs):
+    if isinstance(read, ReportedRuns):
         figures = run_figures(read)
     else:
         figures = sweep_figures(read, sweeps.sweep_curves(read, SweepFolder(folders[0])))
@@ -133,7 +133,7 @@ def write_table(
     chosen = find_metrics(metrics)
     read = _read(folders, names)
     remark = ""
-    if isinstance(read, Runs):
+    if isinstance(read, ReportedRuns):
         name = "Comparison of runs" if read.joined else read.record.summary["name"]
         conditions = [("", compare_runs(read).runs)]
     else:
@@ -152,7 +152,7 @@ def write_table(
     return file
 
 
-def _read(folders: Sequence[Path], names: Mapping[str, str]) -> Runs | sweeps.Results:
+def _read(folders: Sequence[Path], names: Mapping[str, str]) -> ReportedRuns | sweeps.Results:
     if len(folders) > 1 or not SweepFolder(folders[0]).exists():
         return read_runs(folders, names)
     results = sweeps.read_results(folders[0], names)
@@ -179,7 +179,7 @@ def find_metrics(names: Sequence[str]) -> list[Metric]:
 
 
 def paper_table(
-    conditions: Sequence[tuple[str, Sequence[Group]]],
+    conditions: Sequence[tuple[str, Sequence[RunGroup]]],
     metrics: Sequence[Metric],
     *,
     bold: bool,
@@ -226,7 +226,7 @@ def _heading(metric: Metric) -> str:
     return f"{heading} ({metric.unit.symbol})" if metric.unit.symbol else heading
 
 
-def _cells(runs: Group, metric: Metric, *, bold: bool) -> dict[str, str]:
+def _cells(runs: RunGroup, metric: Metric, *, bold: bool) -> dict[str, str]:
     """Formats a metric of each method of runs that share their data."""
     by_seed: dict[str, dict[Any, float]] = {run["method"]: {} for run in runs}
     for run in runs:

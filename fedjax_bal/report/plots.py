@@ -147,7 +147,7 @@ def _small_multiples(figure: Figure, panels: int, across: int, *, shared: bool) 
 
 
 def to_svg(figure: Figure, title: str) -> str:
-    """Converts a figure to an SVG document with a title and without a date."""
+    """Converts a figure to an SVG document with a title, without a date."""
     return _save(figure, format="svg", metadata={"Title": printable(title), "Date": None, "Creator": None}).decode()
 
 
@@ -173,7 +173,7 @@ def _save(figure: Figure, **options: Any) -> bytes:
 
 
 def wrapped(text: str, letters: int = _LONGEST_LINE) -> str:
-    """Formats a name for a figure, in even lines of at most so many letters; `$...$` are formulas, see `split_math`."""
+    """Formats a name for a figure, in even lines of limited length; `$...$` are formulas, see `split_math`."""
     pieces = split_math(printable(text, LONGEST_NAME))
     # A line must not end within a formula.
     pieces[1::2] = [formula.replace(" ", _FIRM) for formula in pieces[1::2]]
@@ -187,7 +187,7 @@ def wrapped(text: str, letters: int = _LONGEST_LINE) -> str:
     return "\n".join(lines).replace(_FIRM, " ")
 
 
-class Line(NamedTuple):
+class LineStyle(NamedTuple):
     """A line's name in the legend, its colour, and its marker."""
 
     label: str
@@ -199,7 +199,7 @@ class Panel(NamedTuple):
     """A panel of curves: its title (may be empty), and its lines by their names in the data."""
 
     title: str
-    lines: Mapping[str, Line]
+    lines: Mapping[str, LineStyle]
 
 
 class Series(NamedTuple):
@@ -229,7 +229,7 @@ def panels_of(
     runs = list(dict.fromkeys(run for _, run in pairs.values()))
     looks = list(zip(COLOURS, MARKERS, strict=True))
     if len(methods) < len(names) and len(runs) <= len(COLOURS):
-        of_runs = {run: Line(run, *look) for run, look in zip(runs, looks, strict=False)}
+        of_runs = {run: LineStyle(run, *look) for run, look in zip(runs, looks, strict=False)}
         return [
             Panel(method, {name: of_runs[run] for name, (of, run) in pairs.items() if of == method})
             for method in methods
@@ -238,11 +238,11 @@ def panels_of(
     repeated = {}
     if len(names) > len(COLOURS):
         first, *others = names
-        repeated[first] = Line(first, GREY, "None")
+        repeated[first] = LineStyle(first, GREY, "None")
         count = -(-len(others) // len(COLOURS))
         parts = [part.tolist() for part in np.array_split(np.array(others, object), count)]
     return [
-        Panel(title, repeated | {name: Line(name, *look) for name, look in zip(part, looks, strict=False)})
+        Panel(title, repeated | {name: LineStyle(name, *look) for name, look in zip(part, looks, strict=False)})
         for part in parts
     ]
 
@@ -345,7 +345,7 @@ def _end(handle: Any) -> float:
 
 
 def _legend_layout(figure: Figure, labels: Sequence[str], inches: float) -> tuple[list[str], dict[str, Any]]:
-    """Makes a figure higher by a legend of some width; returns its entries, and its columns: as many as fit."""
+    """Makes room for a legend below a figure; returns its entries, and as many columns as fit."""
     letter = _LETTER * _text_scale()
     letters = int(72 * inches / letter)
     handle = 7  # letters that a handle and the space after a column take

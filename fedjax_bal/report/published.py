@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from fedjax_bal.config import setting_leaves
 from fedjax_bal.metrics import NOTHING, SHARE, MethodSummary, Spread, mean_interval
 from fedjax_bal.report.comparison import AVERAGED, summarise
-from fedjax_bal.report.reading import Runs, labels_of, section
+from fedjax_bal.report.reading import ReportedRuns, labels_of, section
 from fedjax_bal.report.sweep_results import Results, list_conditions, name_condition, parsed, summarise_condition
 from fedjax_bal.report.tables import Table, flat, printable, signed
 
@@ -14,12 +14,12 @@ FAR = 0.02
 _MEASURES = {"final": "Final, %", "best": "Best of a run, %", "last5": AVERAGED}
 _LONGEST_VALUE = 120
 _NOTE = (
-    "Ours: mean ± standard deviation over seeds, with the 95% Student t interval of the mean. A star marks more than 2 "
-    "points between ours and the published accuracy."
+    "Ours: mean ± standard deviation over seeds, with the 95% Student t interval of the mean. A star marks "
+    "differences of more than 2 points from the published accuracy."
 )
 _CHANGED = (
-    "This isn't the paper's configuration, so nothing is reproduced: another setting has other accuracies even where a "
-    "method is the same."
+    "This isn't the paper's configuration, so it reproduces nothing: in another setting the same method has other "
+    "accuracies."
 )
 
 
@@ -67,12 +67,12 @@ class PaperComparison(NamedTuple):
 
     def by_metric(self, condition: str = "") -> dict[tuple[str, str], float]:
         """Returns the published accuracies by method and metric; none if the setting isn't the paper's."""
-        found = [entry for entry in self.entries if entry.condition == condition and not self.changes]
-        return {(entry.method, f"{entry.which}_accuracy"): entry.theirs for entry in found}
+        compared = [entry for entry in self.entries if entry.condition == condition and not self.changes]
+        return {(entry.method, f"{entry.which}_accuracy"): entry.theirs for entry in compared}
 
     @property
     def verdict(self) -> str:
-        """Says how many accuracies are near the published ones; empty without published ones."""
+        """Counts the accuracies that are near the published ones, in words; empty without published ones."""
         known = [entry for entry in self.entries if entry.difference is not None]
         if not known or self.changes:
             return _CHANGED if known else ""
@@ -81,7 +81,7 @@ class PaperComparison(NamedTuple):
 
     @property
     def tables(self) -> list[Table]:
-        """Our and the published accuracies, and what differs from the paper's setting; none without published ones."""
+        """Tables of our and the published accuracies, and of differences from the paper's setting; none without any."""
         if not self.entries:
             return []
         columns: dict[str, list[str]] = {"Method": [entry.method for entry in self.entries]}
@@ -107,7 +107,7 @@ class PaperComparison(NamedTuple):
         return Table("Differences from the paper's configuration", ("Key", "Here", "Paper"), self.changes)
 
 
-def paper_comparison_of_run(runs: Runs) -> PaperComparison:
+def paper_comparison_of_run(runs: ReportedRuns) -> PaperComparison:
     """Collects the methods of a run for which its configuration has published accuracies."""
     config = runs.record.config
     paper = section(config, "paper")

@@ -20,7 +20,7 @@ FAILED = "failed"
 _MOST_FOLDERS = 20
 
 
-class Runs(NamedTuple):
+class ReportedRuns(NamedTuple):
     """The runs of one folder, or of several ones.
 
     Attributes:
@@ -48,7 +48,7 @@ class PlannedRun(NamedTuple):
     rounds: int | None
 
 
-def read_runs(folders: Sequence[Path], names: Mapping[str, str] = NO_NAMES) -> Runs:
+def read_runs(folders: Sequence[Path], names: Mapping[str, str] = NO_NAMES) -> ReportedRuns:
     """Reads run folders, with the methods' names in reports.
 
     Args:
@@ -63,7 +63,7 @@ def read_runs(folders: Sequence[Path], names: Mapping[str, str] = NO_NAMES) -> R
     known = {name: label for run in records for name, label in labels_of(run.config).items()}
     check_names(names, known)
     if len(records) == 1:
-        return Runs(records[0], {"": records[0].config})
+        return ReportedRuns(records[0], {"": records[0].config})
     resolved = [folder.resolve() for folder in folders]
     if len(set(resolved)) < len(resolved) or len(resolved) > _MOST_FOLDERS:
         raise FolderError(
@@ -72,7 +72,7 @@ def read_runs(folders: Sequence[Path], names: Mapping[str, str] = NO_NAMES) -> R
     classes = records[0].summary["class_names"]
     for folder, run in zip(folders, records, strict=True):
         if run.summary["class_names"] != classes:
-            raise FolderError(f"{folder}: has other classes than {folders[0]}; compare runs on one data set")
+            raise FolderError(f"{folder}: its classes differ from those of {folders[0]}; compare runs on one data set")
 
     # The shortest path suffixes that are distinct.
     longest = max(len(folder.parts) for folder in resolved)
@@ -97,13 +97,13 @@ def read_runs(folders: Sequence[Path], names: Mapping[str, str] = NO_NAMES) -> R
     lines = [line for run in joined for line in run.lines]
     clients = [of_run for run in joined for of_run in run.clients]
     configs = {name: run.config for name, run in zip(named, records, strict=True)}
-    return Runs(RunRecord({}, "", lines, summary, clients=clients), configs, origins)
+    return ReportedRuns(RunRecord({}, "", lines, summary, clients=clients), configs, origins)
 
 
 def _read(folder: Path, names: Mapping[str, str]) -> RunRecord:
     """Reads a run folder; a session that was killed, or isn't over, has the results of its evaluated rounds."""
     if SweepFolder(folder).exists():
-        raise FolderError(f"{folder}: is a sweep's folder, whose page compares its runs; give only folders of runs")
+        raise FolderError(f"{folder}: holds a sweep, whose page compares its runs; give only folders of runs")
     run = RunFolder(folder).read()
     config = with_labels(run.config, names)
     labels = labels_of(config)
@@ -223,8 +223,8 @@ def entries(config: Mapping[str, Any], key: str) -> list[Any]:
 
 def section(config: Any, key: str) -> Mapping[str, Any]:
     """A section of a configuration; empty without one."""
-    found = config.get(key) if isinstance(config, dict) else None
-    return found if isinstance(found, dict) else {}
+    value = config.get(key) if isinstance(config, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 def display_name(entry: Any) -> str:

@@ -16,16 +16,16 @@ from fedjax_bal.validate import is_number
 _MOST_NAMED = 6
 _MOST_LOST = 20
 _MOST_COLUMNS = 8  # columns for methods in a table
-_NO_RESULT = "Some runs have no result, and count in none of the means below."
-_OF_OTHER_POINTS = "The folder has earlier points that the sweep lacks, and the tables leave out: {}."
+_NO_RESULT = "Some runs have no result, and the means below exclude them."
+_OF_OTHER_POINTS = "The folder has earlier points that the sweep lacks and the tables leave out: {}."
 _UNFINISHED = "This sweep is not finished: {} of its {} runs are in the table."
-_AT_EDGE = "* is the lowest or highest value swept: a better one may lie beyond it."
+_AT_EDGE = "* marks a best value at the edge of the sweep; consider extending it."
 _ON_VALIDATION = "Settings were selected by accuracy on the validation rows."
 _ON_TEST = "Settings were selected on the test set, so all of these accuracies are optimistic."
 _LEADERS = "Bold: the 95% intervals of all its leads exclude 0. Lead: over the method with the next highest accuracy."
 
 
-def build_sweep(folder: Path) -> Path:
+def write_sweep_page(folder: Path) -> Path:
     """Writes `sweep.html`, `plots/*.svg`, `curves.csv`, and `tables.csv` and `.tex` into a sweep's folder.
 
     If the sweep is unfinished, the page says so. Returns the page's path.
@@ -88,23 +88,23 @@ def page_of_sweep(results: sweeps.Results, pictures: Sequence[Picture] = ()) -> 
 
 
 def verdicts(results: sweeps.Results) -> list[str]:
-    """Says what the numbers of a sweep without conditions mean; a sweep over conditions has a table of them."""
+    """The conclusion of a sweep without conditions; a sweep over conditions has a table instead."""
     return [] if results.condition_axes else [verdict(sweeps.summarise_condition(results, {}))]
 
 
 def comparisons(results: sweeps.Results) -> list[Table]:
     """Tables of the methods at each condition, each at its best setting there; the last one has the notes."""
-    found = sweeps.comparable(results)
-    said = notes([group for _, groups in found for group in groups])
-    last = len(found) - 1
+    comparable = sweeps.comparable(results)
+    said = notes([group for _, groups in comparable for group in groups])
+    last = len(comparable) - 1
     return [
         comparison_table(groups, results.target, said if place == last else "", name)
-        for place, (name, groups) in enumerate(found)
+        for place, (name, groups) in enumerate(comparable)
     ]
 
 
 def leaders(results: sweeps.Results) -> list[Table]:
-    """A table of the method with the highest accuracy at each condition; none without conditions or other methods."""
+    """A table of the best method at each condition; none without conditions or with a single method."""
     if not results.condition_axes or len(results.methods) < 2:
         return []
     rows = []

@@ -18,7 +18,7 @@ from fedjax_bal.report.tables import flat
 from fedjax_bal.validate import is_number
 
 LEAD = "last5_accuracy"
-NOT_SWEPT = "A method that sets a swept key itself is the same at all of its values."
+NOT_SWEPT = "A method that sets a swept key itself is the same at all values of the key."
 VALIDATION = "validation_accuracy"
 _LARGEST_DRAWN = 1e18  # largest value drawn on the axis of a figure
 COSTS = ("client_updates_per_s", "device_bytes")
@@ -41,12 +41,12 @@ _CONDITIONS = (
 _SEEDS = {"seed", *SEED_LISTS}
 _OF_RUN = ("method", "seed", "round")
 
-Setting = tuple[Any, ...]
+SweepSetting = tuple[Any, ...]
 """The value of each axis of a sweep."""
 Condition = Mapping[int, Any]
 """Values of some axes, by axis index."""
 _ANY: Condition = {}
-Run = dict[str, Any]
+SeededRun = dict[str, Any]
 """A run as `metrics.compare` takes it: its seed is a `SeededDraw`, and only a finished run has numbers."""
 
 
@@ -120,10 +120,10 @@ class Results:
         return list(dict.fromkeys(row["method"] for row in self.rows))
 
     @cached_property
-    def runs(self) -> dict[tuple[str, Setting], list[Run]]:
+    def runs(self) -> dict[tuple[str, SweepSetting], list[SeededRun]]:
         """The runs of each method at each setting, in table order; the last row of a repeated run counts."""
         names = (*(metric.name for metric in METRICS.values() if metric.of_run), *COSTS)
-        by_setting: dict[tuple[str, Setting], dict[SeededDraw, Run]] = {}
+        by_setting: dict[tuple[str, SweepSetting], dict[SeededDraw, SeededRun]] = {}
         for row, draw in zip(self.rows, self.draws, strict=True):
             done = row["status"] == "done"
             numbers = {name: row[name] if done and _are_numbers([row.get(name)]) else None for name in names}
@@ -161,20 +161,20 @@ class Results:
     def unswept(self) -> dict[tuple[str, int], str]:
         """The labels of the axes that don't change a method, by method and index of the axis.
 
-        A method doesn't follow an axis if its own entry sets the axis's keys, or if they are those of another entry.
+        A method doesn't follow an axis if its entry sets the axis's keys, or if they are those of another entry.
         """
         if any("methods" in axis.keys for axis in self.axes):
             return {}
-        found = {}
+        names = {}
         for index, entry in enumerate(entries(self.sheet, "methods")):
             name = name_in_results(entry)
             for place, axis in enumerate(self.axes):
-                own = [_own_value(entry, index, key) for key in axis.keys]
-                if None not in own:
-                    values = [str(value) for values in own for value in values or ()]
+                overrides = [_own_value(entry, index, key) for key in axis.keys]
+                if None not in overrides:
+                    values = [str(value) for values in overrides for value in values or ()]
                     words = ", ".join(map(readable, values)) or "unchanged"
-                    found[self.labels.get(name, name), place] = f"{axis.name} {words} (not swept)"
-        return found
+                    names[self.labels.get(name, name), place] = f"{axis.name} {words} (not swept)"
+        return names
 
     @property
     def target(self) -> float | None:
@@ -192,7 +192,7 @@ class Results:
         swept = any(key in ("methods", "seeds") for axis in axes for key in axis)
         return None if swept or not all(isinstance(entries, list) for entries in lists) else math.prod(map(len, lists))
 
-    def setting(self, row: Mapping[str, Any]) -> Setting:
+    def setting(self, row: Mapping[str, Any]) -> SweepSetting:
         """The value of each axis in a row."""
         return tuple(axis.value(row) for axis in self.axes)
 
@@ -200,8 +200,8 @@ class Results:
         """Returns whether an axis has several values, all of them numbers."""
         return len(self.values[place]) > 1 and _are_numbers(self.values[place], _LARGEST_DRAWN)
 
-    def is_at_edge(self, method: str, setting: Setting) -> bool:
-        """Returns whether a tuned value is the lowest or highest one swept, so that a better one may lie beyond it."""
+    def is_at_edge(self, method: str, setting: SweepSetting) -> bool:
+        """Returns whether a tuned value is the lowest or highest of its axis, so that a better one may be outside."""
         return any(
             setting[place] in (self.values[place][0], self.values[place][-1])
             for place in self.tuned
@@ -259,15 +259,15 @@ def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
 
 
 def _own_seeds(sheet: Mapping[str, Any], keys: Sequence[str], labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Returns a method's own values of swept seeds, by method and key; None for a key of another method's entry."""
-    found: dict[str, dict[str, Any]] = {}
+    """Returns a method's values of swept seeds, by method and key; None for a key of another method's entry."""
+    seeds: dict[str, dict[str, Any]] = {}
     for index, entry in enumerate(entries(sheet, "methods")):
         name = name_in_results(entry)
         for key in keys:
-            own = _own_value(entry, index, key)
-            if own is not None:
-                found.setdefault(labels.get(name, name), {})[key] = next(iter(own), None)
-    return found
+            override = _own_value(entry, index, key)
+            if override is not None:
+                seeds.setdefault(labels.get(name, name), {})[key] = next(iter(override), None)
+    return seeds
 
 
 def _own_value(entry: Any, index: int, key: str) -> tuple[Any, ...] | None:
@@ -319,7 +319,7 @@ class Cell(NamedTuple):
         asked: number of planned runs.
     """
 
-    setting: Setting
+    setting: SweepSetting
     mean: float | None
     deviation: float | None
     count: int
@@ -350,7 +350,7 @@ def name_condition(results: Results, condition: Condition) -> str:
     return ", ".join(results.axes[place].format_value(value) for place, value in condition.items())
 
 
-def name_tuned(results: Results, method: str, setting: Setting) -> str:
+def name_tuned(results: Results, method: str, setting: SweepSetting) -> str:
     """Formats a method's values of the tuned axes."""
     swept = {place: results.axes[place].format_value(setting[place]) for place in results.tuned}
     return ", ".join(results.unswept.get((method, place), text) for place, text in swept.items())
@@ -368,7 +368,7 @@ def _best_of(candidates: Sequence[Cell]) -> Cell | None:
     return max(known, key=lambda cell: (cell.count / max(cell.asked, 1), cell.mean or 0.0), default=None)
 
 
-def best_runs(results: Results, condition: Condition) -> list[Run]:
+def best_runs(results: Results, condition: Condition) -> list[SeededRun]:
     """Lists the runs of the methods at their best settings (at the first setting if no run is finished)."""
     chosen = []
     for method in results.methods:
@@ -402,7 +402,7 @@ def along(results: Results, axis: int, method: str, figure: str, condition: Cond
 
 
 def without_result(results: Results, axis: int) -> list[tuple[str, Any]]:
-    """Lists the methods and the values of an axis with runs of which none ended."""
+    """Lists the methods and values of an axis for which no run has finished."""
     every = {(method, setting[axis]): False for method, setting in results.runs}
     for (method, setting), runs in results.runs.items():
         every[method, setting[axis]] |= any(run[LEAD] is not None for run in runs)

@@ -40,7 +40,7 @@ class Table(NamedTuple):
         title: its title.
         headings: a heading for each column.
         rows: the cells; texts, and for `csv` also numbers.
-        note: what a reader needs to know about the numbers.
+        note: what readers need to know about the numbers.
         best: the indices of highlighted rows.
         short: headings for a terminal in place of longer ones; None leaves out the column there.
     """

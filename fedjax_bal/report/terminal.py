@@ -16,7 +16,7 @@ _MOST_ROWS = 40
 
 
 def results(folder: Path) -> tuple[list[Table], list[str]]:
-    """Returns the tables and the sentences on the results of a run or sweep, a few of those of its page.
+    """Returns the tables and sentences that summarise a run or sweep: some of those on its page.
 
     Raises:
         FolderError: a file is missing or damaged.
@@ -41,7 +41,7 @@ def results(folder: Path) -> tuple[list[Table], list[str]]:
 
 
 def _in_short(tables: Sequence[Table]) -> list[Table]:
-    """Gives comparisons a note that is short enough for a terminal, once, and a single one no title."""
+    """Shortens the note for a terminal and shows it once; a single comparison gets no title."""
     kl = f" {KL}" if any("KL" in table.headings for table in tables) else ""
     noted = [table._replace(note="") for table in tables[:-1]]
     noted += [table._replace(note=f"{_ACCURACY}{kl}") for table in tables[-1:]]

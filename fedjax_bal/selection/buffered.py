@@ -41,9 +41,8 @@ def buffered(clients_per_round: Count, concurrency: Count | None = None, max_sta
             training or available.
         concurrency: M, the largest number of clients that train at the same time; by default twice
             `clients_per_round`. Fewer train while fewer are available.
-        max_staleness: an update that is stale by more rounds takes its place in the round, but isn't used: the client
-            counts as dropped, as it does if `delivery` loses its update. The models of so many rounds, and one more,
-            are kept on each device.
+        max_staleness: staler updates still count towards K, but are discarded: the client counts as dropped, as it does
+            if `delivery` loses its update. Each device keeps the models of `max_staleness` + 1 rounds.
 
     Returns:
         The selector, for asynchronous rounds.

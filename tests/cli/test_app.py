@@ -144,9 +144,9 @@ def test_configurations_of_one_name_that_start_at_once_take_folders_of_their_own
         with RunFolder(here / "runs" / "small-2").claimed(config.model_copy(update={"seeds": (5,)})):
             assert "writing to runs/small-3. Differences:\n" in invoke(*refused).output
         same = invoke("run", "small.yaml", "training.rounds=8", "--plain")  # more of what the other process does
-        assert same.exit_code == 2 and "runs/small: another process is running in this folder; wait" in same.output
+        assert same.exit_code == 2 and "runs/small: another process is using this folder; wait" in same.output
         named = invoke(*refused, "--out", "runs/small")
-        assert named.exit_code == 2 and "another process is running in this folder" in named.output
+        assert named.exit_code == 2 and "another process is using this folder" in named.output
 
 
 def test_a_dry_run_leaves_no_folder(here):
@@ -187,7 +187,7 @@ def test_another_configuration_takes_the_next_folder_and_says_so(here, monkeypat
     assert sorted(folder.name for folder in here.glob("runs/*")) == ["small", "small-2"]
     refused = invoke("run", "small.yaml", "--out", "runs/small")
     assert refused.exit_code == 2
-    assert "runs/small: belongs to another configuration" in refused.output
+    assert "runs/small: belongs to a different configuration" in refused.output
     assert "training.rounds: 9 here, 7 asked for" in refused.output
 
 
@@ -238,7 +238,7 @@ def test_another_sweep_takes_the_next_folder_and_says_so(here, monkeypatch):
     assert sorted(folder.name for folder in here.glob("runs/*")) == ["small", "small-2"]
     refused = invoke("sweep", "grid.yaml", "--out", "runs/small")
     assert refused.exit_code == 2
-    assert "runs/small: holds another sweep, and nothing in it is touched" in refused.output
+    assert "runs/small: holds a different sweep; nothing in it was changed" in refused.output
     assert "training.rounds: 9 here, 7 asked for" in refused.output
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from fedjax_bal.cli.app import app
 from fedjax_bal.cli.console import Output, names_table, replace_control_characters
 from fedjax_bal.lab import Progress
-from fedjax_bal.lab.display import Unit
+from fedjax_bal.lab.display import WorkUnit
 from fedjax_bal.report import Table
 
 EVIL = ["\x1b]0;pwned\x07", "\x1b[2J", "\x9b31m", "\x08\x08", "\u202egpj", "\u2066x", "a\rb", "\x7f", "\x00", "\u2028"]
@@ -52,7 +52,7 @@ def test_live_bars_still_move_the_cursor():
     def show(console):
         console.file.isatty = lambda: True
         progress = Progress(console)
-        progress.start({0: Unit("a\x1b[2J", 3)})
+        progress.start({0: WorkUnit("a\x1b[2J", 3)})
         progress.compiling(0)
         progress.stop()
 

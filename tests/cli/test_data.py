@@ -311,7 +311,7 @@ def test_a_configuration_its_auxiliary_rows_and_methods_of_their_own(here):
     lines = lines_of("tiny.yaml", "--out", "tiny.svg")
     assert lines[0] == "fashion_mnist_small: iid, 4 clients, seed=0"
     assert [line.split()[-1] for line in lines[2:12]] == ["990"] * 10
-    assert "methods with other data fedprox" in lines
+    assert "methods with different data fedprox" in lines
     assert "<svg" in (here / "tiny.svg").read_text()
     assert {entry.name for entry in here.iterdir()} == {"tiny.yaml", "tiny.svg"}
     again = lines_of("tiny.yaml", "clients=5", "partition=quantity", "sizes=power", "dataset=labels_47")
@@ -332,7 +332,7 @@ BAD_DESCRIPTIONS = [
     (("dataset=fashion_mnist_small", "partition=iid", "clients=20000"), "partition: 20000 clients for"),
     (("tiny.yaml", "auxiliary.per_class=9000"), "auxiliary: per_class=9000"),
     (("tiny.yaml", "--out", "a.pdf"), "--out: received 'a.pdf', must end in .png or .svg"),
-    (("tiny.yaml", "--out", "no/a.png"), "--out: there is no folder 'no'"),
+    (("tiny.yaml", "--out", "no/a.png"), "--out: the folder 'no' doesn't exist"),
     (("dataset=mnist", "--data-dir", "."), "mnist was not found"),
 ]
 

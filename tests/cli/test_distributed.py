@@ -174,7 +174,7 @@ def test_processes_whose_numbers_would_differ_do_not_start(here):
 
 DIFFERENT = {
     "training.rounds=3": "training.rounds: 2 on process 0, 3 on process 1",
-    "--devices=1": "as many devices, but there are 2 on process 0, 1 on process 1",
+    "--devices=1": "the same number of devices, but there are 2 on process 0, 1 on process 1",
     "--processes=3": "--processes: 2 on process 0, 3 on process 1",
 }
 
@@ -199,7 +199,7 @@ def test_all_that_numbers_depend_on_is_compared(monkeypatch):
 def test_a_port_that_is_taken_is_named():
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(ValueError, match=f"{address}: process 0 can't wait .*in use.*another port"):
+        with pytest.raises(ValueError, match=f"{address}: process 0 can't listen .*in use.*another port"):
             _check_port(address)
     _check_port(address)
 

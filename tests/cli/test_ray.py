@@ -41,7 +41,7 @@ def test_a_worker_trains_its_part_in_the_shared_folder(tmp_path):
 
 def test_a_machine_that_does_not_see_the_folder_says_so(tmp_path):
     _, (command, text, *rest) = begun(tmp_path)
-    for path, seen in ((tmp_path / "elsewhere" / "sweep.yaml", text), (command[1], "another sweep")):
+    for path, seen in ((tmp_path / "elsewhere" / "sweep.yaml", text), (command[1], "a different sweep")):
         with pytest.raises(ValueError, match=f"{socket.gethostname()} doesn't see {Path(path).parent}.*--out"):
             ray._train_part((command[0], str(path), *command[2:]), seen, *rest)
 

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal.annotations import Share, describe, parameters
+from fedjax_bal.annotations import Share, describe_type, parameters
 from fedjax_bal.config import (
     Config,
     ConfigError,
@@ -732,7 +732,7 @@ def test_parameters_come_from_the_signature():
         "size": None,
         "on": False,
     }
-    assert describe(fields["of"][0]) == describe(Share) == "a finite number from 0 to 1"
+    assert describe_type(fields["of"][0]) == describe_type(Share) == "a finite number from 0 to 1"
 
 
 def test_every_recipe_can_be_named():

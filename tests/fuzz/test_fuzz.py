@@ -34,10 +34,10 @@ from fedjax_bal.data import federate, load, partition
 from fedjax_bal.lab import RunFolder, SweepFolder, checkpoint
 from fedjax_bal.lab.folder import PERSONALISED
 from fedjax_bal.lab.sweep_plan import load_sweep
-from fedjax_bal.report import build
-from fedjax_bal.report.page import build_comparison, page_of_run
+from fedjax_bal.report import write_run_page
+from fedjax_bal.report.page import page_of_run, write_comparison_page
 from fedjax_bal.report.reading import read_runs
-from fedjax_bal.report.sweep_page import build_sweep
+from fedjax_bal.report.sweep_page import write_sweep_page
 from fedjax_bal.selection.speed import table
 from fedjax_bal.selection.trace import trace
 
@@ -228,7 +228,7 @@ def write_two_runs(folder):
 
 
 def compare(folder):
-    check_page(build_comparison([folder / "one", folder / "other"], folder / "comparison.html"))
+    check_page(write_comparison_page([folder / "one", folder / "other"], folder / "comparison.html"))
 
 
 READERS = {
@@ -250,10 +250,10 @@ READERS = {
     "checkpoint": (material.checkpoints, read_checkpoints),
     "remains of a run": (write_remains, read_remains),
     "trained": (write_trained, read_trained),
-    "report": (material.small_run, lambda folder: check_page(build(folder))),
+    "report": (material.small_run, lambda folder: check_page(write_run_page(folder))),
     "page without figures": (material.run_folder, read_page),
     "comparison": (write_two_runs, compare),
-    "report of a sweep": (material.sweep_folder, lambda folder: check_page(build_sweep(folder))),
+    "report of a sweep": (material.sweep_folder, lambda folder: check_page(write_sweep_page(folder))),
 }
 """What prepares valid files in a folder, and what reads them; it may write there."""
 QUICK = ("config", "partition", "checkpoint", "traces")

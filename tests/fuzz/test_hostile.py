@@ -17,9 +17,9 @@ from fedjax_bal.cli.app import app
 from fedjax_bal.lab.checkpoint import CheckpointError
 from fedjax_bal.lab.checkpoint import load as load_checkpoint
 from fedjax_bal.lab.folder import run_name
-from fedjax_bal.report import build
-from fedjax_bal.report.page import build_comparison
-from fedjax_bal.report.sweep_page import build_sweep
+from fedjax_bal.report import write_run_page
+from fedjax_bal.report.page import write_comparison_page
+from fedjax_bal.report.sweep_page import write_sweep_page
 
 METHODS = ("fedavg", "rebafl")
 SCRIPT = "</title></style></svg><script>alert(1)</script><img src=x onerror=alert(1)>\"'"
@@ -65,7 +65,7 @@ def hostile_run(folder):
 @pytest.mark.slow
 def test_no_name_runs_in_the_pages_of_runs(tmp_path):
     one, other = hostile_run(tmp_path / "one"), hostile_run(tmp_path / f"two{SCRIPT.replace('/', '')}")
-    page = build(one)
+    page = write_run_page(one)
     check_page(page)
     text = page.read_text()
     assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 20  # they are all there, as text
@@ -74,7 +74,7 @@ def test_no_name_runs_in_the_pages_of_runs(tmp_path):
         (folder / "metrics.jsonl").write_text("")
     tree = json.loads((other / "config.yaml").read_text())
     (other / "config.yaml").write_text(json.dumps(tree | {f"extra{SCRIPT}": SCRIPT}))
-    both = build_comparison([one, other], tmp_path / "both.html")
+    both = write_comparison_page([one, other], tmp_path / "both.html")
     check_page(both)
     assert "two&lt;title&gt;" in both.read_text() and "extra&lt;/title&gt;" in both.read_text()
 
@@ -92,7 +92,7 @@ def test_no_name_runs_in_the_page_of_a_sweep(tmp_path):
         "done,,", f"failed,{quoted(SCRIPT)},", 1
     )
     (tmp_path / "results.csv").write_text(table)
-    page = build_sweep(tmp_path)
+    page = write_sweep_page(tmp_path)
     check_page(page)
     assert page.read_text().count("&lt;script&gt;alert(1)&lt;/script&gt;") > 8
 
@@ -100,7 +100,7 @@ def test_no_name_runs_in_the_page_of_a_sweep(tmp_path):
 @pytest.mark.slow
 def test_the_check_of_pages_finds_what_runs(tmp_path):
     material.small_run(tmp_path / "run")
-    text = build(tmp_path / "run").read_text()
+    text = write_run_page(tmp_path / "run").read_text()
     assert foreign(text) == []
     for planted, found in (
         ("<script>alert(1)</script>", "<script>"),

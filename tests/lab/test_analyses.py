@@ -67,7 +67,7 @@ def test_it_is_done_once_after_a_kill_too_and_drawn(tmp_path, norm):
     assert json.loads((path / found(path)[0]).read_text())["factor"] == 2.0
     small_run.run(path, config)
     assert norm["rounds"] == [4, 4]
-    page = html.unescape(report.build(path).read_text())
+    page = html.unescape(report.write_run_page(path).read_text())
     assert "The eye of fedavg" in page and "Times 2.0, 2.0." in page
     small_run.run(path, small_run.config(tmp_path, *ASKED, "training.rounds=6"))
     assert norm["rounds"] == [4, 4, 6]

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 import fedjax_bal
 from fedjax_bal import data, load_run
 from fedjax_bal.cli.app import app
-from fedjax_bal.lab import FolderError, RunClients, RunFolder, Stopped
+from fedjax_bal.lab import ClientResults, FolderError, RunFolder, Stopped
 from fedjax_bal.lab.setup import SetupError, set_up
-from fedjax_bal.report import build, gallery
+from fedjax_bal.report import gallery, write_run_page
 
 NAMES = ("Mainz", "=Jena", "007", "Köln, Süd")
 CHANGES = (
@@ -107,14 +107,14 @@ def test_names_stand_in_the_terminal_and_on_the_page(finished, monkeypatch):
     assert result.exit_code == 0, result.output
     shown = [line.split() for line in result.output.splitlines() if line.strip().startswith("Köln, Süd")]
     assert [line[2:4] for line in shown] == [["10", "0"]]
-    page = build(finished).read_text()
+    page = write_run_page(finished).read_text()
     assert "images" not in page.partition("<h2")[2].partition("All settings")[0].replace("data:image", "")
     assert all(name in page for name in ("Mainz", "=Jena", "Köln, Süd"))
 
 
 def run_of(seed, names, accuracies):
     accuracies = np.array(accuracies)
-    return RunClients("a", seed, names, np.arange(len(names)), np.ones(len(names), int), accuracies, accuracies)
+    return ClientResults("a", seed, names, np.arange(len(names)), np.ones(len(names), int), accuracies, accuracies)
 
 
 def test_what_is_written_is_read_again(tmp_path):

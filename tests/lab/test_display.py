@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedjax_bal.lab.display import Progress, Unit
+from fedjax_bal.lab.display import Progress, WorkUnit
 from fedjax_bal.lab.loop import steps_per_round
 
 
@@ -33,7 +33,7 @@ def shown(clock, units, width=200, file=None, **options):
     """A display that shows units, or those with these rounds, and its file."""
     file = file or io.StringIO()
     display = Progress(Console(file=file, width=width, **options), clock=clock)
-    made = {name: unit if isinstance(unit, Unit) else Unit(name, unit) for name, unit in units.items()}
+    made = {name: unit if isinstance(unit, WorkUnit) else WorkUnit(name, unit) for name, unit in units.items()}
     display.start(made, headline="starts")
     return display, file
 
@@ -78,9 +78,9 @@ def test_the_time_left_counts_rounds_of_this_session_without_compilation():
 def test_the_time_left_follows_from_local_steps_of_the_same_program():
     clock = Clock()
     units = {
-        "slow": Unit("slow", 10, "a", 20.0),
-        "short": Unit("short", 10, "a", 10.0),
-        "fast": Unit("fast", 10, "b", 20.0),
+        "slow": WorkUnit("slow", 10, "a", 20.0),
+        "short": WorkUnit("short", 10, "a", 10.0),
+        "fast": WorkUnit("fast", 10, "b", 20.0),
     }
     display, file = shown(clock, units)
     display.advance("slow", 0, 0.0)

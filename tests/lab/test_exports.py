@@ -158,5 +158,5 @@ def test_a_run_does_not_resume_with_other_weights(tmp_path):
     longer = weighted(tmp_path, "methods=[fedavg]", "seeds=1", "training.rounds=8")
     small_run.run(tmp_path / "run", longer)
     export_model(tmp_path / "w.npz", MLP, start(4))
-    with pytest.raises(ValueError, match="was begun with other .*initial weights"):
+    with pytest.raises(ValueError, match="started with different .*initial weights"):
         small_run.run(tmp_path / "run", weighted(tmp_path, "methods=[fedavg]", "seeds=1", "training.rounds=9"))

@@ -12,7 +12,7 @@ from fedjax_bal.lab.compare import open_comparison
 from fedjax_bal.lab.outline import dry_run
 from fedjax_bal.lab.setup import SharedInputs
 from fedjax_bal.lab.sweep_plan import Point, Sweep
-from fedjax_bal.report import build as build_report
+from fedjax_bal.report import write_run_page
 
 FAULTS = "{name: faults, kind: not_a_number, clients: [0, 1, 2, 3, 4], rounds: [4, 5]}"
 METHOD = f"methods=[{{recipe: [fedavg, {FAULTS}], name: tried}}]"
@@ -42,7 +42,7 @@ def test_lines_summary_notes_and_report_say_who_was_left_out(excluded):
     notes = [note for note in display.notes if "left out" in note]
     assert len(notes) == 2  # one for each dispatch
     assert notes[0].startswith(f"tried, seed 0: left out: client {named[0][1]} in round 4 (not finite)")
-    page = build_report(path).read_text()
+    page = write_run_page(path).read_text()
     assert f">tried</th><td>0</td><td>{len(named)}</td><td>0</td><td>client {named[0][1]} in round 4" in page
 
 

@@ -32,7 +32,7 @@ def test_another_configuration_is_refused_and_named(tmp_path):
     claim(path, small_run.config(tmp_path))
     before = (path / "config.yaml").read_bytes()
     for fresh in (False, True):
-        with pytest.raises(FolderError, match=r"(?s)another configuration.*training.rounds: 7 here, 5 asked for"):
+        with pytest.raises(FolderError, match=r"(?s)a different configuration.*training.rounds: 7 here, 5 asked for"):
             claim(path, small_run.config(tmp_path, "training.rounds=5"), fresh)
     assert (path / "config.yaml").read_bytes() == before
 
@@ -156,7 +156,7 @@ def test_two_processes_cannot_share_a_folder(tmp_path):
     path, config = tmp_path / "run", small_run.config(tmp_path)
     with (
         RunFolder(path).claimed(config),
-        pytest.raises(FolderError, match="another process is running"),
+        pytest.raises(FolderError, match="another process is using"),
         RunFolder(path).claimed(config),
     ):
         pass
@@ -168,7 +168,7 @@ def test_a_point_can_not_be_run_by_hand_while_its_sweep_trains(tmp_path):
     sweep, plan = SweepFolder(tmp_path / "sweep"), Sweep("sweep", (), (Point("a", {}, config),), "sweep: []\n")
     with sweep.claimed(plan):
         (sweep.path / "sweep.yaml").write_text(plan.text)
-        with pytest.raises(FolderError, match=f"{sweep.path}: another process is running in this folder"):
+        with pytest.raises(FolderError, match=f"{sweep.path}: another process is using this folder"):
             claim(sweep.point("a").path, config)
     with RunFolder(sweep.point("a").path).claimed(config):
         claim(sweep.point("b").path, config)
@@ -196,10 +196,10 @@ with RunFolder(Path({str(path)!r})).claimed(config):
         while not (tmp_path / "locked").exists():
             assert holder.poll() is None
             time.sleep(0.05)
-        with pytest.raises(FolderError, match="another process is running") as same, RunFolder(path).claimed(config):
+        with pytest.raises(FolderError, match="another process is using") as same, RunFolder(path).claimed(config):
             pass
         other = small_run.config(tmp_path, "training.batch_size=7")
-        with pytest.raises(FolderError, match="another process is running") as another, RunFolder(path).claimed(other):
+        with pytest.raises(FolderError, match="another process is using") as another, RunFolder(path).claimed(other):
             pass
         assert not isinstance(same.value, ForeignFolderError) and isinstance(another.value, ForeignFolderError)
     finally:

@@ -462,7 +462,7 @@ def test_orbax_reads_what_is_exported_and_nothing_is_removed_for_it(run, tmp_pat
     jax.tree.map(np.testing.assert_array_equal, found["variables"]["params"], wanted.params)
     assert found["about"]["dataset"] == "fashion_mnist_small"
     again = CliRunner().invoke(app, ["export", str(run.path), "--format", "orbax", "--out", str(folder)])
-    assert again.exit_code == 2 and "is there already; choose another folder" in again.output
+    assert again.exit_code == 2 and "already exists; choose another folder" in again.output
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import toys
 from fedjax_bal import recipes
 from fedjax_bal.engine.host import build_simulation, executable
 from fedjax_bal.lab import loop
-from fedjax_bal.lab.loop import Batch
+from fedjax_bal.lab.loop import RunBatch
 from fedjax_bal.options import Execution, LocalTraining, Participation
 
 
@@ -36,7 +36,7 @@ def test_a_program_is_kept_until_it_is_asked_for(monkeypatch):
     ]
     asked, program_of = threading.Semaphore(0), loop.program_of
     monkeypatch.setattr(loop, "program_of", lambda own: [program_of(own), asked.release()][0])
-    with loop.compiled_ahead([Batch((SimpleNamespace(simulation=sim),)) for sim in sims]):
+    with loop.compiled_ahead([RunBatch((SimpleNamespace(simulation=sim),)) for sim in sims]):
         assert all(asked.acquire(timeout=300) for _ in sims)
         gc.collect()
         assert all(sim.compile() > 0 for sim in sims)

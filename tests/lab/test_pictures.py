@@ -64,13 +64,13 @@ def test_classes_of_mini_batches_are_told_where_a_method_adds_to_them(folder):
 
 
 def test_the_report_draws_all_of_it(folder):
-    page = html.unescape(report.build(folder).read_text())
+    page = html.unescape(report.write_run_page(folder).read_text())
     names = {path.stem for path in (folder / "plots").glob("*.svg")}
     assert {"local", "pictures-1"} <= names
     for words in (
         "Local models on the test set",
         "Classes in mini-batches",
-        "Real images and fakes of fakes",
+        "Real and generated images of fakes",
     ):
         assert words in page
 

@@ -84,7 +84,7 @@ def test_a_damaged_file_is_named_with_the_damage_and_a_remedy(folder, name, cont
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_bytes(content)
     with pytest.raises(
-        FolderError, match=rf"{name}: damaged, or written by another version \(.*{expected}.*\); put back"
+        FolderError, match=rf"{name}: damaged, or written by another version \(.*{expected}.*\); restore"
     ):
         RunFolder(folder).read()
 

@@ -172,7 +172,7 @@ def test_a_folder_that_is_moved_with_its_configuration_trace_and_run_goes_on(tmp
     notes = small_run.run(there / "run", moved(there, 4)).notes
     assert notes[2:] == ["fedavg, seed 0: resuming after round 2"]  # after data and training
     (there / "phones.csv").write_text("round,client\n0,1\n0,2\n0,4\n1,4\n1,5\n1,6\n")
-    with pytest.raises(FolderError, match="was begun with other .*traces"):
+    with pytest.raises(FolderError, match="started with different .*traces"):
         small_run.run(there / "run", moved(there, 6))
 
 
@@ -187,5 +187,5 @@ def test_a_method_that_is_added_to_a_finished_comparison_is_trained_alone(traine
     assert [line for line in lines if line["method"] == "fedavg"] == before
     assert {line["method"] for line in lines} == {"fedprox", "fedavg"}
     assert {file: file.read_bytes() for file in (path / "checkpoints" / "fedavg-seed-0").iterdir()} == checkpoints
-    with pytest.raises(FolderError, match="belongs to another configuration"):  # whose results it would leave out
+    with pytest.raises(FolderError, match="belongs to a different configuration"):  # whose results it would leave out
         small_run.run(path, small_run.config(tmp_path, *small_run.ONE))

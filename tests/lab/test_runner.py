@@ -22,7 +22,7 @@ import small_run
 from fedjax_bal import data, files, load_run
 from fedjax_bal.engine.host import executable
 from fedjax_bal.lab import FolderError, RunFolder, checkpoint, environment, loop
-from fedjax_bal.report import build, gallery
+from fedjax_bal.report import gallery, write_run_page
 
 ONE = small_run.ONE
 
@@ -53,7 +53,7 @@ def test_rounds_without_any_client_are_recorded_and_read_like_others(tmp_path, m
             assert (line["train_loss"], line["bytes_up"], line["bytes_down"]) == (None, 0, 0)
             assert not number % 4 or line["test_loss"] == lines[number - 1]["test_loss"]
     assert list(frame["clients"]) == [line["clients"] for line in lines]
-    assert "not finished" not in build(path).read_text()
+    assert "not finished" not in write_run_page(path).read_text()
 
 
 def test_summary_agrees_with_the_metrics(trained):
@@ -258,7 +258,7 @@ def test_what_can_not_be_read_for_the_moment_is_not_damaged(copied, one, monkeyp
     with monkeypatch.context() as patched:
         for module in (files, checkpoint):
             patched.setattr(module, "open_file", failing)
-        with pytest.raises(FolderError, match=f"{name}: can't be read .*nothing is touched"):
+        with pytest.raises(FolderError, match=f"{name}: can't be read .*nothing was changed"):
             small_run.run(path, config)
         if name != "round-00000004.npz":
             with pytest.raises(FolderError, match=f"{name}: can't be read"):
@@ -312,7 +312,7 @@ def test_other_data_than_the_folder_was_begun_with_are_refused(copied, monkeypat
     with_other(monkeypatch, OTHER_DATA[other])
     longer = small_run.config(path.parent, *ONE, "training.rounds=6")
     wanted = longer if other == "pixels" else config  # whether or not anything is left to do
-    assert_refused(path, wanted, "begun with other images, labels, class names", "--fresh")
+    assert_refused(path, wanted, "started with different images, labels, class names", "--fresh")
 
 
 def test_a_whole_checkpoint_of_another_version_s_state_is_not_deleted(copied, monkeypatch):
@@ -320,7 +320,7 @@ def test_a_whole_checkpoint_of_another_version_s_state_is_not_deleted(copied, mo
     for file in first_checkpoints(path):  # with a leaf more, as another optax may have
         arrays = checkpoint.read(file)
         checkpoint.save(file.parent, checkpoint.round_of(file), Renamed({**arrays, ".added": np.zeros(3)}))
-    assert_refused(path, config, "is whole, but holds another state", ".added", "--fresh")
+    assert_refused(path, config, "undamaged, but doesn't fit the state", ".added", "--fresh")
 
 
 class Renamed(dict):

@@ -78,7 +78,7 @@ ALL_USED = {
     "npz": ([NPZ, "partition=natural"], "npz: all 120 rows, 12 clients"),
     "npz, clients drawn": (
         [NPZ, "partition={scheme: iid, clients: 8}"],
-        "npz: all 120 rows, 8 clients; users: 12, not the clients (partition=natural makes them so)",
+        "npz: all 120 rows, 8 clients; users: 12, not used as clients (partition=natural uses them)",
     ),
     "a folder of images": ([PHOTOS, "partition={scheme: iid, clients: 4}"], "image_folder: all 60 rows, 4 clients"),
     "a table with users": (["dataset=table", "partition=natural"], "table: all 120 rows, 12 clients"),
@@ -136,7 +136,7 @@ FEWER = {
     "a scheme": (
         [NPZ, "partition={scheme: pathological, clients: 6, classes_per_client: 1, samples_per_client: 5}"],
         "30 of 120 rows, 6 clients; held back: partition=pathological; "
-        "users: 12, not the clients (partition=natural makes them so)",
+        "users: 12, not used as clients (partition=natural uses them)",
     ),
     "two keys": (
         [*NATURAL, "auxiliary.per_class=10", "imbalance_factor=2"],  # 30, floor(30 / sqrt(2)) and 15 of the rest
@@ -441,7 +441,7 @@ BAD = [
     (
         ("partition={scheme: iid, clients: 10000, seed: 0}", "evaluation.client_test.fraction=0.2"),
         SetupError,
-        "evaluation.client_test: fraction: no client has two rows or more",
+        "evaluation.client_test: fraction: no client has two or more rows",
     ),
     (
         ("evaluation.validation={fraction: 0.1, per_class: 3}",),

@@ -6,7 +6,7 @@ import pytest
 import small_run
 
 from fedjax_bal.lab import Stopped
-from fedjax_bal.report import build, gallery
+from fedjax_bal.report import gallery, write_run_page
 
 SETTING = (
     "methods=[{recipe: fedavg}]",
@@ -59,7 +59,7 @@ def test_the_summary_says_what_validation_chose_and_how_clients_do(ended):
 @pytest.mark.slow
 def test_the_report_shows_it(ended, monkeypatch):
     monkeypatch.setattr(gallery, "run_figures", lambda run: [])  # pictures are no matter here, and take their time
-    text = build(ended[0]).read_text()
+    text = write_run_page(ended[0]).read_text()
     assert "not finished" not in text
     assert ">fedavg</th><td>0</td><td>round 6 of " in text and "<td>stopped early</td>" in text
     for heading in ("Worst class, %", "Test accuracy at the best validation, %", "Worst 10%, %", "Fine-tuned, %"):

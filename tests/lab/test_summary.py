@@ -12,7 +12,7 @@ from rounding import DOUBLE, FORMULA
 from fedjax_bal.lab import RunFolder
 from fedjax_bal.lab.summary import Cost, _spread, compare_compositions
 from fedjax_bal.metrics import RoundResult, RunHistory, pooled_confusion, record_round, summarise_run
-from fedjax_bal.report import build
+from fedjax_bal.report import write_run_page
 from fedjax_bal.types import EvaluationResult
 
 SLOW = pytest.param(1e99, marks=pytest.mark.slow)
@@ -33,7 +33,7 @@ def test_whatever_a_metric_comes_to_is_read_back(make_run, tmp_path, value):
     twice = 2 * value if value is not None and 2 * abs(value) <= 1e100 else None
     assert run["simulated_s"] == (twice if twice is None else pytest.approx(twice, abs=FORMULA))
     if value == 1e99:  # drawing takes longer than all else
-        assert build(folder).exists()
+        assert write_run_page(folder).exists()
 
 
 def _recorded(reported):
@@ -103,5 +103,5 @@ def test_a_run_with_many_classes_has_its_page(tmp_path):
     (run,) = RunFolder(tmp_path / "run").read().summary["runs"]
     assert run["confusion_matrix"].sum() == len(labels)
     assert run["confusion_matrix"].diagonal().sum() / len(labels) == pytest.approx(run["final_accuracy"])
-    assert build(tmp_path / "run").exists() and not list((tmp_path / "run" / "plots").glob("confusion-*"))
+    assert write_run_page(tmp_path / "run").exists() and not list((tmp_path / "run" / "plots").glob("confusion-*"))
     assert (tmp_path / "run" / "summary.json").stat().st_size < 200_000

@@ -17,9 +17,9 @@ from small_sweep import sweep as sweep_of
 from fedjax_bal.engine.host import executable, stack
 from fedjax_bal.lab import FolderError, SweepFolder, loop, setup
 from fedjax_bal.lab import sweep as sweep_module
-from fedjax_bal.lab.schema import RunId
+from fedjax_bal.lab.records import RunId
 from fedjax_bal.lab.sweep import COSTS, SweepTable
-from fedjax_bal.report.sweep_page import build_sweep
+from fedjax_bal.report.sweep_page import write_sweep_page
 
 AXES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}, {partition.samples_per_client: [40, 40000]}]"
 RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}]"
@@ -178,11 +178,11 @@ def test_a_stopped_sweep_goes_on_and_does_nothing_twice(finished, tmp_path):
 @pytest.mark.slow
 def test_points_that_a_continued_sweep_leaves_out_are_named(tmp_path):
     path, axes = tmp_path / "out", "sweep: [{{training.optimizer.learning_rate: [0.05, {}]}}]"
-    on_page = "earlier points that the sweep lacks, and the tables leave out: learning_rate=0.2."
+    on_page = "earlier points that the sweep lacks and the tables leave out: learning_rate=0.2."
     _, _, said = carry(sweep(tmp_path, axes.format(0.2), FEDAVG), path)
-    assert "this sweep lacks" not in said and "the sweep lacks" not in build_sweep(path).read_text()
+    assert "this sweep lacks" not in said and "the sweep lacks" not in write_sweep_page(path).read_text()
     assert "that this sweep lacks, and its table, too: 1" in carry(sweep(tmp_path, axes.format(0.4), FEDAVG), path)[2]
-    assert on_page in build_sweep(path).read_text()
+    assert on_page in write_sweep_page(path).read_text()
 
 
 def test_a_dry_run_times_two_dispatches_and_writes_nothing(tmp_path):
@@ -209,11 +209,11 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
 @pytest.mark.slow
 def test_the_page_answers(finished):
     path, _, _ = finished
-    page = build_sweep(path).read_text()
+    page = write_sweep_page(path).read_text()
     assert "control variates" in page and "Highest accuracy at each condition" in page
     assert "diverged" in page and "round 1" in page
     assert "Accuracy by learning_rate" in page
-    assert page == build_sweep(path).read_text()
+    assert page == write_sweep_page(path).read_text()
 
 
 @pytest.mark.slow
@@ -232,7 +232,7 @@ def test_a_damaged_folder_is_told(finished, tmp_path, file, text, message):
         (tmp_path / name).write_bytes((finished[0] / name).read_bytes())
     (tmp_path / file).write_text(text)
     with pytest.raises(FolderError, match=message):
-        build_sweep(tmp_path)
+        write_sweep_page(tmp_path)
 
 
 @pytest.mark.slow
@@ -261,10 +261,10 @@ def test_more_rounds_and_seeds_come_to_the_same_bits(tmp_path):
     assert outcome(tmp_path / "out") == outcome(tmp_path / "at once")
     for axes, changes, differing in (
         (RATES, few, "training.rounds: 4 here, "),
-        (RATES.replace("0.05, 0.2, 1.0e+30", "0.3"), few, "none of the points asked for is here"),
+        (RATES.replace("0.05, 0.2, 1.0e+30", "0.3"), few, "none of the requested points is here"),
         ("sweep: [{training.batch_size: [10]}]", asked, "training.batch_size"),
     ):
-        with pytest.raises(FolderError, match=f"(?s)holds another sweep.*{differing}"):
+        with pytest.raises(FolderError, match=f"(?s)holds a different sweep.*{differing}"):
             carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
     said = "".join(describe(sweep(tmp_path, RATES.replace("0.05", "0.05, 0.1"), *asked), tmp_path / "out"))
     assert "16 runs, 4 to train" in said
@@ -296,12 +296,12 @@ def test_a_point_that_another_process_trains_is_left_to_it(tmp_path):
     first = plan.points[0]
     out.mkdir()
     SweepFolder(out).begin(plan.text, plan.configs)
-    with SweepFolder(out).claimed(plan), pytest.raises(FolderError, match="another process is running in this folder"):
+    with SweepFolder(out).claimed(plan), pytest.raises(FolderError, match="another process is using this folder"):
         carry(plan, out, part=(1, 2))
     with SweepFolder(out).point(first.label).claimed(first.config):
         [row], stopped, _ = carry(plan, out, part=(1, 2))
         first, second = carry(plan, out)[0]
-    assert not stopped and row["status"] == "refused" and "another process is running" in row["failure"]
+    assert not stopped and row["status"] == "refused" and "another process is using" in row["failure"]
     assert (first["status"], first["failure"], second["status"]) == ("refused", row["failure"], "done")
 
 
@@ -309,7 +309,7 @@ def test_a_point_that_another_process_trains_is_left_to_it(tmp_path):
 def test_another_sweep_is_kept_out(finished, tmp_path):
     path = shutil.copytree(finished[0], tmp_path / "out")
     before = (path / "sweep.yaml").read_bytes(), (path / "results.csv").read_bytes()
-    with pytest.raises(FolderError, match="holds another sweep"):
+    with pytest.raises(FolderError, match="holds a different sweep"):
         carry(sweep(tmp_path, AXES, "training.batch_size=7"), path)
     assert ((path / "sweep.yaml").read_bytes(), (path / "results.csv").read_bytes()) == before
 
@@ -321,7 +321,7 @@ def test_points_begun_with_other_data_are_refused_and_left_as_they_are(finished,
     before = read()
     monkeypatch.setattr(setup.SharedInputs, "fingerprint", lambda self, config: np.zeros(32, np.uint8))
     rows, _, said = carry(sweep(tmp_path), path)
-    assert "was begun with other images" in said and "refused" in {row["status"] for row in rows}
+    assert "started with different images" in said and "refused" in {row["status"] for row in rows}
     assert read() == before
 
 

@@ -75,7 +75,7 @@ def test_a_failing_tracker_is_named_and_left_out_and_the_others_go_on(failing):
     session.follow([1], run=("rebafl", 7))
     session.trackers.close()
     warning, hint = session.notes
-    assert f"warning: bad failed and is left out from here on (no {failing} today);" in warning
+    assert f"warning: bad failed and is left out of this session (no {failing} today);" in warning
     assert hint == "good: nowhere to look"
     assert len(bad.calls) == asked
     assert good.shown == {"0-0": lines(1), "1-7": lines(1)}

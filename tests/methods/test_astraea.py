@@ -12,7 +12,7 @@ from methods.float64 import OPTIONS, SEED, N, assert_equal, train
 
 from fedjax_bal.balance import augmentation_counts
 from fedjax_bal.data import augment
-from fedjax_bal.metrics.traffic import Counts, Traffic, count_round
+from fedjax_bal.metrics.traffic import RoundCounts, Traffic, count_round
 from fedjax_bal.options import Evaluation, Participation
 from fedjax_bal.recipes import astraea, combine, fedavg, fednova, scaffold
 from fedjax_bal.selection import Choice, always, make_plan, mediators
@@ -95,7 +95,7 @@ MODEL = 4 * 68_873
 def test_traffic_of_a_round_is_the_printed_formula(clients, size, passes, exact, bytes_):
     selector = mediated(size, passes).build(clients, many())
     plan = make_plan(selector.select((), 0, 0, np.ones(60, bool))[0], np.ones(60, bool))
-    counts = count_round(Counts(), plan, 60, passes, Traffic(down=MODEL, up=MODEL), exact)
+    counts = count_round(RoundCounts(), plan, 60, passes, Traffic(down=MODEL, up=MODEL), exact)
     assert counts.bytes_up == counts.bytes_down == bytes_ // 2
 
 
@@ -118,8 +118,8 @@ def test_fedavg_has_no_mediators_and_the_engine_counts_as_it_is_told():
 def test_a_mediator_none_of_whose_clients_delivers_sends_nothing_back():
     arriving = np.isin(np.arange(6), [0, 2])
     plan = make_plan(np.array([[0, 1], [2, 3], [4, 5]]), arriving)
-    counts = count_round(Counts(), plan, 6, 1, Traffic(down=1, up=1))
-    assert counts == Counts(2, 4, 2 + 2, 6 + 3, 0)
+    counts = count_round(RoundCounts(), plan, 6, 1, Traffic(down=1, up=1))
+    assert counts == RoundCounts(2, 4, 2 + 2, 6 + 3, 0)
 
 
 def many():

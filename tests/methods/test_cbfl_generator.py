@@ -191,7 +191,7 @@ def test_two_seeds_in_one_program_train_two_generators_in_due_rounds_only(counte
 
 @pytest.mark.slow
 def test_two_seeds_in_one_program_train_none_and_make_no_fakes_before_the_first_round(counted, monkeypatch):
-    monkeypatch.setattr(front_door, "check_needs", lambda facts: None)  # a run that nobody is allowed
+    monkeypatch.setattr(front_door, "check_needs", lambda context: None)  # a run that nobody is allowed
     taken()
     _, steps, shown = both_seeds(small(generator="per_client", warm_up=ROUNDS + 1, iterations=5))
     assert (steps, shown) == (0, 0)

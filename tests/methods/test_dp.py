@@ -98,8 +98,8 @@ def test_clipping_to_the_median_of_all_updates_is_refused():
 def test_counts_of_the_client_itself_are_allowed():
     local = [recipes.logit_adjustment(), recipes.class_balanced(), recipes.ldam(), recipes.lade()]
     for with_ in local:
-        facts = NeedsContext((*recipes.dp().parts, *with_.parts), optimizer("sgd", 0.1), False, 1, 4, (), "mlp", None)
-        check_needs(facts)
+        context = NeedsContext((*recipes.dp().parts, *with_.parts), optimizer("sgd", 0.1), False, 1, 4, (), "mlp", None)
+        check_needs(context)
 
 
 def past(rounds=3, clients=50, drawn=10, evenly=True, closed_loop=False, length=1):

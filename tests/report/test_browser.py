@@ -6,7 +6,7 @@ import shutil
 import pytest
 from PIL import Image
 
-from fedjax_bal.report import build, build_comparison, build_sweep
+from fedjax_bal.report import write_comparison_page, write_run_page, write_sweep_page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WIDTHS = (360, 400, 768, 1280, 1920)
@@ -44,9 +44,9 @@ def pages(make_run, make_cohorts, tmp_path_factory):
     heads = "partition.clients,paper.accuracy.fedavg,lr,point,method,seed,status,last5_accuracy,failure"
     (sweep / "results.csv").write_text("\n".join([heads, *rows]) + "\n")
     return {
-        "run": build(run),
-        "sweep": build_sweep(sweep),
-        "comparison": build_comparison([run, other], home / "out.html"),
+        "run": write_run_page(run),
+        "sweep": write_sweep_page(sweep),
+        "comparison": write_comparison_page([run, other], home / "out.html"),
     }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rounding import STEPS, SUM
 
-from fedjax_bal.lab import RunClients, as_csv
+from fedjax_bal.lab import ClientResults, as_csv
 from fedjax_bal.metrics import METRICS, NOTHING, REPORT_TABLES, SeededDraw, compare, ranked_clients
 from fedjax_bal.report.comparison import (
     by_client,
@@ -166,7 +166,7 @@ def test_notes_are_on_what_is_shown():
     note = lambda **values: details(runs(**values))[0].note
     assert note(balanced_accuracy=0.5) == "On the test set, at the last evaluation."
     assert "many-, medium- or few-shot" in note(many_shot_accuracy=0.5, few_shot_accuracy=0.1)
-    assert note(last10_accuracy=0.5) == "The mean of a run's last ten evaluations, where it has as many."
+    assert note(last10_accuracy=0.5) == "Mean of a run's last ten evaluations, if it has at least ten."
 
 
 def test_every_key_has_a_column():
@@ -220,7 +220,7 @@ def of_run(method, seed, accuracies, names=None):
     clients = np.arange(len(accuracies))
     names = names or tuple(map(str, clients))
     accuracies = np.array(accuracies)
-    return RunClients(method, seed, names, 10 + clients, 1 - np.isnan(accuracies), accuracies, accuracies)
+    return ClientResults(method, seed, names, 10 + clients, 1 - np.isnan(accuracies), accuracies, accuracies)
 
 
 def test_each_of_a_few_clients_has_its_accuracy_with_each_method():

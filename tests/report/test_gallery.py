@@ -6,7 +6,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from fedjax_bal.lab import RunClients, RunFolder
+from fedjax_bal.lab import ClientResults, RunFolder
 from fedjax_bal.metrics import class_accuracies
 from fedjax_bal.report import gallery
 from fedjax_bal.report.gallery import class_samples, run_figures
@@ -78,7 +78,7 @@ def write_clients(folder, names, accuracies):
     """Results by client of all runs of the folder, the same of each: client i has 10 + i training rows."""
     accuracies = np.array(accuracies)
     training = 10 + np.arange(len(names))
-    run = RunClients("", 0, names, training, 1 - np.isnan(accuracies), accuracies, accuracies)
+    run = ClientResults("", 0, names, training, 1 - np.isnan(accuracies), accuracies, accuracies)
     runs = [(method, seed) for seed in (0, 1, 2) for method in ("fedavg", "rebafl")]
     RunFolder(folder).write_clients(run._replace(method=method, seed=seed) for method, seed in runs)
 

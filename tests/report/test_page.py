@@ -23,7 +23,14 @@ from fedjax_bal.cli.console import Output
 from fedjax_bal.cli.results import show_results
 from fedjax_bal.lab import FolderError
 from fedjax_bal.metrics import NOTHING, compare
-from fedjax_bal.report import build, build_comparison, gallery, write_figures, write_partition_picture, write_table
+from fedjax_bal.report import (
+    gallery,
+    write_comparison_page,
+    write_figures,
+    write_partition_picture,
+    write_run_page,
+    write_table,
+)
 from fedjax_bal.report.comparison import comparison_table
 from fedjax_bal.report.page import Picture, _in_columns, reproduction
 from fedjax_bal.report.reading import read_runs
@@ -82,7 +89,7 @@ CASES = {
 @pytest.mark.parametrize("case", quick.only(CASES, "two", "one seed"))
 def test_page_is_whole_and_self_contained(make_run, tmp_path, case):
     folder = make_run(tmp_path / "run", **CASES[case])
-    page = build(folder)
+    page = write_run_page(folder)
     assert page == folder / "report.html"
     reader = parse(page)
     text = page.read_text(encoding="utf-8")
@@ -108,7 +115,7 @@ def test_page_is_whole_and_self_contained(make_run, tmp_path, case):
 
 def test_a_page_with_cohorts_says_what_they_are(make_run, make_cohorts, tmp_path):
     folder = make_cohorts(make_run(tmp_path / "run", methods=("fedavg", "<b>&"), rounds=5), estimating=("<b>&",))
-    reader = parse(build(folder))
+    reader = parse(write_run_page(folder))
     assert reader.tags.count("img") == reader.tags.count("figcaption") == len(list((folder / "plots").iterdir())) == 6
     # Two seeds reached the target, in 8 and 9 of 5 rounds that sent 2 MB each: 17 MB.
     assert reader.cells[:10][6] == "Traffic to 60%, MB" and reader.cells[10:20][6] == "17 (2 of 3)"
@@ -127,12 +134,12 @@ def change_runs(folder, change):
 
 def test_divergences_are_in_the_table_with_a_line_under_it_only_where_classes_are_evened(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=2)
-    before = build(folder).read_bytes()
+    before = write_run_page(folder).read_bytes()
     kls = {"fedavg": 0.55, "rebafl": 0.125}
     change_runs(folder, lambda method: {"chain_kl": kls[method], "clients_per_chain": 1, "copies": 0})
-    assert build(folder).read_bytes() == before
+    assert write_run_page(folder).read_bytes() == before
     change_runs(folder, lambda method: {"copies": 7 if method == "rebafl" else 0})
-    reader = parse(build(folder))
+    reader = parse(write_run_page(folder))
     at = reader.cells.index("KL")
     assert [cell for cell in reader.cells if cell in ("0.550", "0.125")] == ["0.550", "0.125"]
     assert reader.cells[at + 10] == "0.550" and reader.cells[at + 20] == "0.125"
@@ -144,15 +151,15 @@ def test_divergences_are_in_the_table_with_a_line_under_it_only_where_classes_ar
 
 def test_no_row_stands_out_where_all_methods_end_alike(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=2)
-    assert build(folder).read_text(encoding="utf-8").count("<tr class=best>") == 1
+    assert write_run_page(folder).read_text(encoding="utf-8").count("<tr class=best>") == 1
     change_runs(folder, lambda _: {"last5_accuracy": 0.021})
-    text = build(folder).read_text(encoding="utf-8")
+    text = write_run_page(folder).read_text(encoding="utf-8")
     assert "<tr class=best>" not in text
     assert "have the same mean, 2.1%.</p>" in text
 
 
 def test_the_answer_comes_first_and_how_to_reproduce_is_there(make_run, tmp_path):
-    text = " ".join(parse(build(make_run(tmp_path / "run"))).text).replace("\N{NO-BREAK SPACE}", " ")
+    text = " ".join(parse(write_run_page(make_run(tmp_path / "run"))).text).replace("\N{NO-BREAK SPACE}", " ")
     assert text.index("rebafl has the highest accuracy") < text.index("Comparison")
     for part in (
         "fedjax-bal run config.yaml",
@@ -174,10 +181,10 @@ def test_identical_input_gives_identical_bytes(make_run, tmp_path):
             if path.suffix in (".html", ".svg")
         }
         for folder in (make_run(tmp_path / name) for name in "ab")
-        if build(folder)
+        if write_run_page(folder)
     ]
     assert files[0] == files[1] and len(files[0]) == 7
-    build(tmp_path / "a")
+    write_run_page(tmp_path / "a")
     assert (tmp_path / "a" / "report.html").read_bytes() == (tmp_path / "b" / "report.html").read_bytes()
     leftovers = [path.name for path in (tmp_path / "a").rglob(".*")]
     assert leftovers == []
@@ -189,17 +196,17 @@ def test_a_run_that_has_only_begun_still_has_a_page(make_run, tmp_path):
     nothing = {"finished": False, "runs": [], "partitions": [], "class_names": [], "device": None, "versions": {}}
     path.write_text(json.dumps(json.loads(path.read_text()) | nothing))
     (folder / "metrics.jsonl").write_text("")
-    text = "".join(parse(build(folder)).text)
+    text = "".join(parse(write_run_page(folder)).text)
     assert "No run has an accuracy yet" in text and "not recorded" in text
 
 
 def test_damage_leaves_the_old_page_alone(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=1)
-    page = build(folder)
+    page = write_run_page(folder)
     before = page.read_bytes()
     (folder / "summary.json").write_text("{")
     with pytest.raises(FolderError, match=r"summary.json: .*line 1"):
-        build(folder)
+        write_run_page(folder)
     assert page.read_bytes() == before
 
 
@@ -207,7 +214,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_in_words(make_run, tmp_path
     folder = make_run(tmp_path / "run", rounds=1)
     (folder / "plots").write_text("in the way")
     with pytest.raises(FolderError, match="run: can't be written .file exists."):
-        build(folder)
+        write_run_page(folder)
 
 
 def test_importing_the_report_does_not_import_jax_matplotlib_or_scipy():
@@ -228,7 +235,7 @@ def folders(make_run, tmp_path):
 
 
 def test_the_page_compares_and_says_where_settings_differ(folders, tmp_path):
-    page = build_comparison(folders, tmp_path / "out.html").read_text()
+    page = write_comparison_page(folders, tmp_path / "out.html").read_text()
     assert "one/run: 0.05; two/run: 0.2" in page
     assert "training.optimizer.learning_rate" in page and "training.rounds" not in page
     assert "Accuracy by round" in page
@@ -263,13 +270,13 @@ def shown(page):
 
 @pytest.mark.usefixtures("undrawn")
 def test_methods_of_runs_on_other_data_are_not_paired(folders, tmp_path):
-    page = build_comparison(folders, tmp_path / "out.html").read_text()
+    page = write_comparison_page(folders, tmp_path / "out.html").read_text()
     alike = shown(page)
     assert "same data (" not in page
     assert alike[1] == "Difference from fedavg (one/run), points [95% interval]" and len(alike[0]) == 1
     change(folders[1], partition={"clients": 21})
-    page = build_comparison(folders, tmp_path / "out.html").read_text()
-    assert "Not all methods are on the same data (partition.clients)" in page
+    page = write_comparison_page(folders, tmp_path / "out.html").read_text()
+    assert "Not all methods use the same data (partition.clients)" in page
     sentences, heading, cells = shown(page)
     assert heading == "Difference from the first method on the same data, points [95% interval]"
     assert cells == {**alike[2], "fedavg (two/run)": NOTHING, "rebafl (two/run)": cells["rebafl (one/run)"]}
@@ -282,7 +289,7 @@ def test_methods_of_runs_on_other_data_are_not_paired(folders, tmp_path):
 def test_single_methods_on_other_data_have_no_differences_at_all(make_run, tmp_path):
     folders = [make_run(tmp_path / name, methods=("fedavg",)) for name in ("a", "b")]
     change(folders[1], evaluation={"validation": {"per_class": 5}})
-    page = build_comparison(folders, tmp_path / "out.html").read_text()
+    page = write_comparison_page(folders, tmp_path / "out.html").read_text()
     assert "(evaluation.validation.per_class)" in page
     sentences, heading, _ = shown(page)
     assert heading is None and "tr class=best" not in page and sentences == []
@@ -293,7 +300,7 @@ def test_folders_that_share_data_are_paired_beside_one_that_does_not(make_run, t
     folders = [make_run(tmp_path / name, methods=("fedavg",)) for name in "abc"]
     change(folders[1], dataset={"name": "mnist"})
     change(folders[2], training={"batch_size": 10})
-    _, _, cells = shown(build_comparison(folders, tmp_path / "out.html").read_text())
+    _, _, cells = shown(write_comparison_page(folders, tmp_path / "out.html").read_text())
     assert cells == {"fedavg (a)": NOTHING, "fedavg (c)": "+0.0 [+0.0, +0.0]", "fedavg (b)": NOTHING}
 
 
@@ -303,8 +310,8 @@ def test_a_run_that_failed_is_told_with_its_reason_and_is_not_waited_for(folders
     lost = dict.fromkeys(("final_accuracy", "last5_accuracy"))
     summary["runs"][-1] |= {"rounds": 3, "failure": "round 4: client 2 is <not> finite", **lost}
     (folders[0] / "summary.json").write_text(json.dumps({**summary, "finished": False}))
-    both = build_comparison(folders, tmp_path / "out.html")
-    for page, name in ((build(folders[0]), "rebafl"), (both, "rebafl (one/run)")):
+    both = write_comparison_page(folders, tmp_path / "out.html")
+    for page, name in ((write_run_page(folders[0]), "rebafl"), (both, "rebafl (one/run)")):
         text = page.read_text()
         cells = parse(page).cells
         at = cells.index("failed: round 4: client 2 is <not> finite")
@@ -317,7 +324,7 @@ def test_a_method_that_overrides_the_partition_is_on_other_data(folders, tmp_pat
     config = yaml.safe_load((folders[1] / "config.yaml").read_text())
     config["methods"][1]["partition"] = {"seed": 5}
     (folders[1] / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    page = build_comparison(folders, tmp_path / "out.html").read_text()
+    page = write_comparison_page(folders, tmp_path / "out.html").read_text()
     assert "(methods.1.partition.seed)" in page
     _, _, cells = shown(page)
     assert cells["rebafl (two/run)"] == NOTHING and cells["fedavg (two/run)"] == "+0.0 [+0.0, +0.0]"
@@ -330,8 +337,8 @@ def test_methods_of_a_run_on_other_data_are_not_paired(make_run, tmp_path, capsy
     config["methods"][1]["partition"] = {"clients": 20}  # the same as the others'
     config["methods"][2] |= {"label": "Centralised", "partition": {"scheme": "iid", "clients": 1}}
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    page = build(folder).read_text()
-    warning = "Not all methods are on the same data (methods.2.partition.scheme, methods.2.partition.clients)"
+    page = write_run_page(folder).read_text()
+    warning = "Not all methods use the same data (methods.2.partition.scheme, methods.2.partition.clients)"
     assert warning in page
     sentences, heading, cells = shown(page)
     assert heading == "Difference from the first method on the same data, points [95% interval]"
@@ -364,7 +371,7 @@ def test_seeds_are_paired_only_on_the_same_partition(make_run, tmp_path, seeds, 
         folders.append(make_run(tmp_path / name, methods=("fedavg",), seeds=listed))
         config = yaml.safe_load((folders[-1] / "config.yaml").read_text())
         (folders[-1] / "config.yaml").write_text(yaml.safe_dump({**config, "partition_seeds": drawn}))
-    page = build_comparison(folders, tmp_path / "out.html").read_text()
+    page = write_comparison_page(folders, tmp_path / "out.html").read_text()
     _, heading, _ = shown(page)
     assert "same data (" not in page and (heading is None) == (pairs == 0)
     with (tmp_path / "out-tables.csv").open() as file:
@@ -382,19 +389,19 @@ BAD = [
 @pytest.mark.parametrize(("pick", "message"), BAD, ids=[message for _, message in BAD])
 def test_what_can_not_be_compared_is_told(folders, tmp_path, pick, message):
     with pytest.raises(FolderError, match=message):
-        build_comparison(pick(folders), tmp_path / "out.html")
+        write_comparison_page(pick(folders), tmp_path / "out.html")
 
 
 def test_a_sweep_is_not_compared_with_runs(folders, tmp_path):
     (tmp_path / "grid").mkdir()
     (tmp_path / "grid" / "sweep.yaml").write_text("sweep: []")
-    with pytest.raises(FolderError, match="grid: is a sweep's folder, whose page compares its runs"):
-        build_comparison([*folders, tmp_path / "grid"], tmp_path / "out.html")
+    with pytest.raises(FolderError, match="grid: holds a sweep, whose page compares its runs"):
+        write_comparison_page([*folders, tmp_path / "grid"], tmp_path / "out.html")
 
 
 def test_runs_on_other_classes_are_refused(make_run, folders, tmp_path):
     other = make_run(tmp_path / "other", classes=7)
-    with pytest.raises(FolderError, match="has other classes than"):
+    with pytest.raises(FolderError, match="its classes differ from those of"):
         read_runs([folders[0], other])
 
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
 from fedjax_bal.lab import FolderError
-from fedjax_bal.report import build, write_table
+from fedjax_bal.report import write_run_page, write_table
 from fedjax_bal.report.paper import find_metrics, paper_table
 
 DOCUMENT = r"""\documentclass{article}\usepackage{booktabs}\begin{document}
@@ -143,7 +143,7 @@ def test_the_command_writes_a_table_of_a_run_and_of_a_comparison(make_run, tmp_p
 def test_latex_compiles_the_tables(make_run, make_cohorts, tmp_path):
     methods = ("fedavg", "*star_[x] 50% & {more} ~^\\ <b> $5 #1", "rebafl")
     folder = make_cohorts(make_run(tmp_path / "run", methods=methods, rounds=2))
-    build(folder)
+    write_run_page(folder)
     write_table([folder], ["last5", "worst_class", "rounds_to_target"], bold=True)
     (folder / "paper.tex").write_text(DOCUMENT)
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]

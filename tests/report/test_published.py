@@ -9,7 +9,7 @@ from report.test_sweep_results import HEADS
 
 from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.metrics import NOTHING
-from fedjax_bal.report import build
+from fedjax_bal.report import write_run_page
 from fedjax_bal.report.published import _entries, paper_comparison_of_run, paper_comparison_of_sweep
 from fedjax_bal.report.reading import read_runs
 from fedjax_bal.report.sweep_page import page_of_sweep
@@ -88,7 +88,7 @@ def test_a_run_has_one_condition(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=2)
     file = folder / "config.yaml"
     file.write_text(file.read_text() + "paper: {source: Table 3, which: last5, accuracy: {rebafl: 0.7}}\n")
-    text = build(folder).read_text()
+    text = write_run_page(folder).read_text()
     assert text.count(">Compared with the paper</h2>") == 1 and "<td>70.0</td>" in text
     assert "rebafl,last5_accuracy,3," in (folder / "tables.csv").read_text()
 
@@ -100,12 +100,12 @@ def test_another_setting_than_the_papers_is_named_and_no_reproduction(make_run, 
     setting = "{training.rounds: 200, model.name: lenet5, dataset.name: mnist, dataset.mean: [0.5], 'rebafl: mu': 0.5}"
     paper = f"paper: {{source: Table 3, accuracy: {{rebafl: 0.9}}, setting: {setting}}}\n"
     file.write_text(file.read_text() + paper)
-    text = build(folder).read_text()
+    text = write_run_page(folder).read_text()
     assert paper_comparison_of_run(read_runs([folder])).changes == [
         ("training.rounds", "2", "200"), ("model.name", "rebafl_fmnist", "lenet5"),
         ("dataset.name", "fashion_mnist_small", "mnist"), ("rebafl: mu", "none", "0.5"),
     ]  # fmt: skip
-    assert "nothing is reproduced" in text and "<td>rebafl_fmnist</td><td>lenet5</td>" in text
+    assert "reproduces nothing" in text and "<td>rebafl_fmnist</td><td>lenet5</td>" in text
     assert "90.0</td>" in text and "*</td>" not in text and "Difference, points</th>" not in text
     assert text.index("Compared with the paper") < text.index(">Curves</h2>")
     rows = list(csv.DictReader((folder / "tables.csv").read_text().splitlines()))

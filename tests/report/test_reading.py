@@ -9,7 +9,7 @@ from report.conftest import edit_summary
 
 from fedjax_bal.cli.arguments import parse_names
 from fedjax_bal.lab import SweepFolder
-from fedjax_bal.report import build, results
+from fedjax_bal.report import results, write_run_page
 from fedjax_bal.report.comparison import compare_runs, run_states
 from fedjax_bal.report.gallery import sweep_figures
 from fedjax_bal.report.paper import write_table
@@ -78,7 +78,7 @@ def test_a_formula_that_figures_cannot_show_is_refused_as_a_name_and_text_as_a_l
 
 @pytest.mark.slow
 def test_the_page_has_the_label_and_the_results_the_name(folder):
-    text = build(folder).read_text()
+    text = write_run_page(folder).read_text()
     assert "ReBaFL (ours) has the highest accuracy" in text and "method ReBaFL (ours)" in text
     assert '"method": "rebafl"' in (folder / "summary.json").read_text()
 
@@ -134,10 +134,10 @@ def test_a_killed_run_without_a_summary_is_reported_up_to_its_last_line(make_run
 def test_the_page_of_a_killed_run_shows_what_there_is(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=30)
     until(folder, {("fedavg", 0): 15})
-    text = build(folder).read_text()
+    text = write_run_page(folder).read_text()
     assert "round 15 of 30" in text and "round 0 of 30" in text and "Accuracy by round" in text
     (folder / "metrics.jsonl").unlink()
-    assert "No run has an accuracy yet" in build(folder).read_text()
+    assert "No run has an accuracy yet" in write_run_page(folder).read_text()
 
 
 def test_a_resumed_run_is_reported_with_the_lines_that_its_summary_lacks(make_run, tmp_path):

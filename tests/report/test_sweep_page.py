@@ -84,7 +84,7 @@ def test_a_best_value_at_the_end_of_its_axis_is_marked(tmp_path):
         (tmp_path / "sweep.yaml").write_text("sweep: [{lr: [0.1, 0.2, 0.3]}]\n")
         (tmp_path / "results.csv").write_text(f"lr,point,method,seed,status,last5_accuracy,failure\n{rows}")
         (best,) = best_settings(read_results(tmp_path))
-        assert best.rows == [("fedavg", f"lr {top}{mark}", "90.0")] and ("* is" in best.note) == bool(mark)
+        assert best.rows == [("fedavg", f"lr {top}{mark}", "90.0")] and ("* marks" in best.note) == bool(mark)
 
 
 def test_a_methods_own_value_is_not_called_its_best(tmp_path):
@@ -103,7 +103,7 @@ def test_a_methods_own_value_is_not_called_its_best(tmp_path):
     results = read_results(tmp_path)
     (best,) = best_settings(results)
     assert [row[1] for row in best.rows] == ["learning_rate 0.2 *", "learning_rate 0.03 (not swept)"]
-    assert "A method that sets a swept key itself is the same at all of its values." in page(results)
+    assert "A method that sets a swept key itself is the same at all values of the key." in page(results)
     # The setting doesn't show the base's value of what is swept.
     assert "learning_rate swept" in page(results) and "learning_rate 0.5" not in page(results)
 
@@ -279,7 +279,7 @@ def test_many_curves_are_small_multiples_with_the_first_method_in_grey(tmp_path)
         for method in range(36) for at in (1, 2)
     ]  # fmt: skip
     ((_, _, caption, figure),) = [own for own in sweep_figures(found, lines) if own[0] == "accuracy"]
-    assert "the first one in grey" in caption and len(figure.axes) == 5
+    assert "the first line in grey" in caption and len(figure.axes) == 5
     labels = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
     assert all(len(own) == 8 and "m0" in own for own in labels)
     assert sorted(name for own in labels for name in own if name != "m0") == sorted(f"m{k}" for k in range(1, 36))

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from fedjax_bal.report import build_sweep
+from fedjax_bal.report import write_sweep_page
 from fedjax_bal.report.sweep_results import LEAD, read_results, readable
 
 HEADS = "point,method,seed,status,last5_accuracy,failure"
@@ -153,7 +153,7 @@ def test_every_evaluated_round_of_the_sweeps_own_points_is_a_row(tmp_path):
     points = ("lr=0.1", "lr=0.3", "../../elsewhere", "lr=0.5")
     rows = [f"{place / 5 + 0.1:g},{point},fedavg,1,done,0.5,\n" for place, point in enumerate(points)]
     (out / "results.csv").write_text("lr,point,method,seed,status,final_accuracy,failure\n" + "".join(rows))
-    build_sweep(out)
+    write_sweep_page(out)
     with (out / "curves.csv").open() as file:
         found = list(csv.DictReader(file))
     assert list(found[0]) == [

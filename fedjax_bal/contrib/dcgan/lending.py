@@ -173,12 +173,12 @@ class SharedDcgans(Part):
         why = "but clients see images that are learned from others' rows without noise"
         return (without_other("shared DCGANs", self, PrivateMean, because=why),)
 
-    def check(self, setting: CheckContext) -> None:
+    def check(self, context: CheckContext) -> None:
         """Rejects a federation in which no client can borrow from another one."""
-        holders = np.count_nonzero(np.diff(np.asarray(setting.federation.offsets)))
+        holders = np.count_nonzero(np.diff(np.asarray(context.federation.offsets)))
         if holders < 2:
             raise ValueError(
-                f"shared DCGANs: received a federation in which {holders} of {setting.federation.num_clients} clients "
+                f"shared DCGANs: received a federation in which {holders} of {context.federation.num_clients} clients "
                 "have rows, must be at least 2, as no client takes fakes from its own DCGAN: partition for more clients"
             )
 

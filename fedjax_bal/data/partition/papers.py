@@ -353,10 +353,10 @@ def flcir_realworld(
     return dealing.deal_to_owners(np.concatenate(by_class)[used], owner[used], num_clients)
 
 
-Draw = Callable[[], tuple[list[int], np.ndarray]]
+SliceDraw = Callable[[], tuple[list[int], np.ndarray]]
 
 
-def _any_draw(rng: np.random.Generator, num_clients: int, num_classes: int) -> Draw:
+def _any_draw(rng: np.random.Generator, num_clients: int, num_classes: int) -> SliceDraw:
     """Returns a function that draws steps 2 and 3: the clients' a_k, and the numbers of slices, not sorted yet."""
 
     def draw() -> tuple[list[int], np.ndarray]:
@@ -367,7 +367,7 @@ def _any_draw(rng: np.random.Generator, num_clients: int, num_classes: int) -> D
     return draw
 
 
-def _published_draw(seed: int, num_clients: int, num_classes: int) -> tuple[np.ndarray, Draw]:
+def _published_draw(seed: int, num_clients: int, num_classes: int) -> tuple[np.ndarray, SliceDraw]:
     """Returns the order of the classes, and steps 2 and 3 as published.
 
     The order and the a_k come from NumPy's old generator, the numbers of slices from Python's.

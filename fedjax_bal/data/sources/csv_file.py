@@ -18,7 +18,7 @@ from fedjax_bal.data.arrays import MISSING, TEST_SHARE, TestBy
 from fedjax_bal.data.memory import check_memory
 from fedjax_bal.data.reading import reading
 from fedjax_bal.data.sources.reader import Reader
-from fedjax_bal.data.table import Table, input_names, not_a_number, table_dataset
+from fedjax_bal.data.table import InputTable, input_names, not_a_number, table_dataset
 from fedjax_bal.files import open_file
 from fedjax_bal.types import Dataset
 
@@ -89,7 +89,7 @@ def read_csv(
 
 def _read_table(
     path: Path, label: str, clients: str | None, inputs: Sequence[str] | None, delimiter: str, is_test: bool = False
-) -> Table:
+) -> InputTable:
     """Reads the columns that are used: numbers, and the texts of labels and clients, which a test file may lack."""
     with (
         reading(path, _REMEDY),
@@ -134,7 +134,7 @@ def _read_table(
     for name in list(blocks):  # each block is dropped then, so that a single column is in memory twice
         columns[name] = np.concatenate(blocks.pop(name) or [np.zeros(0)])
     line_of = np.concatenate(lines)
-    return Table(str(path), columns, lambda row: f"line {line_of[row]}")
+    return InputTable(str(path), columns, lambda row: f"line {line_of[row]}")
 
 
 def _rows(text: io.TextIOWrapper, delimiter: str) -> Iterator[tuple[int, list[str]]]:

@@ -62,7 +62,7 @@ class Setting:
         measured: what the program measures of each client that trained.
         test_images: number of test images.
         layout: how the clients are laid out on the devices.
-        execution: precision, whether loops have a static length, and how broken clients are handled; the model itself
+        execution: precision, whether loops have a static length, and what to do with broken clients; the model itself
             has been cast already, and `layout` says where clients are executed.
     """
 

@@ -35,10 +35,10 @@ class Result(NamedTuple):
         client_memory: each Memory part's memory of the clients after the last round, by the part's slot; leaves
             `[N, ...]`.
         server_state: each Server part's state after the last round, by the part's slot.
-        model: the network, with what the method adds to it.
+        model: the network, with the method's additions.
         evaluated: the model that was tested, which `fedjax_bal.export_model` writes to a file. It differs from
             `variables` with methods that change the model for evaluation alone: `fedacg`, `fedncm`, `ccvr`, `creff`,
-            `rucr`, `fedloge`, and `fedbabu` if it fine-tunes. Training goes on from `variables`.
+            `rucr`, `fedloge`, and `fedbabu` if it fine-tunes. Training continues from `variables`.
         client_accuracies: accuracy of the model that each client uses on the client's own test rows, at the last
             evaluation, `Float64[N]`; nan for a client without any, None if no client has any.
             `federation.client_names` has the clients' names.
@@ -123,7 +123,7 @@ def build_simulation(
     # Parts also implement the options of batch statistics; they come after the recipe's own.
     recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[local.batch_statistics]))
     normalisation = normalisation_of(model)
-    facts = NeedsContext(
+    needs_context = NeedsContext(
         parts=recipe.parts,
         local=trained,
         carried=bool(recipe.carried),
@@ -135,12 +135,12 @@ def build_simulation(
         clips=execution.clips,
     )
     if not needs_checked:
-        check_needs(facts)
-    seen = CheckContext(recipe.parts, model, federation, trained, facts.carried, rounds)
+        check_needs(needs_context)
+    check_context = CheckContext(recipe.parts, model, federation, trained, needs_context.carried, rounds)
     for part in recipe.parts:
-        part.check(seen)
+        part.check(check_context)
 
-    # The parts may add rows to the federation, so its sizes and shapes are looked at only afterwards.
+    # The parts may add rows to the federation, so its sizes and shapes are checked only afterwards.
     if enlarge is not None:
         federation = enlarge(federation, recipe)
     else:
@@ -157,7 +157,7 @@ def build_simulation(
     model = at_precision(model, execution.precision)
     selector = compatibility.choose_selector(recipe, participation, federation)
     compatibility.check_asynchrony(recipe, selector, participation)
-    cautions = [part.caution(seen, selector.most) for part in recipe.parts]
+    cautions = [part.caution(check_context, selector.most) for part in recipe.parts]
     sizes = np.diff(federation.offsets)
     test_images = int(np.sum(test.real))
     if evaluation.local_test_images > test_images:
@@ -222,30 +222,31 @@ def simulate(
 
     Compiled programs are kept in the user's cache folder, `~/.cache/fedjax_bal` or below `XDG_CACHE_HOME`, unless jax
     has another one: `jax.config.update("jax_compilation_cache_dir", FOLDER)`. To keep none, set
-    `jax_enable_compilation_cache` to False. On a CPU all cores are used, unless jax has started with fewer devices.
+    `jax_enable_compilation_cache` to False. On a CPU all cores are used, unless jax has already started with fewer
+    devices.
 
     Args:
         recipe: the method, from `fedjax_bal.recipes`.
         model: the model, from `fedjax_bal.models.build`, or `from_linen` or `from_nnx` for your own network.
         federation: the federation, from `fedjax_bal.data.federate`.
         test: inputs `[T, ...]`, shaped and scaled like the training inputs (images `[T, H, W, K]`), and labels `[T]`;
-            or a data set, for its test part. Where the federation knows the names, the inputs may be a data frame,
-            whose columns are taken by name, and the labels names of classes; a data set's columns and classes are
-            compared by name, too.
+            or a data set, whose test part is used. If the federation has names, the inputs may be a data frame, whose
+            columns are taken by name, and the labels may be class names; a data set's columns and classes are compared
+            by name, too.
         rounds: communication rounds.
-        seed: from 0 to 2**32 - 1; decides initial weights, availability, selection, delivery and batches. Methods
-            that are compared with the same seed share all of them.
+        seed: from 0 to 2**32 - 1; determines initial weights, availability, selection, delivery and batches, which
+            methods with the same seed therefore share.
         local: how clients train: epochs or steps, batches, optimizer.
         participation: which clients train, and which of their updates arrive; by default ten random clients, or all if
             there are fewer, and all updates.
         evaluation: when the global model is tested, and which further metrics are reported; by default after every
             round.
-        execution: how the work is laid out on the machine, and how broken clients are handled.
+        execution: how to lay out the work on the machine, and what to do with broken clients.
         server_optimizer: from `fedjax_bal.optimizer`, or any optax transformation; by default the recipe's, or else
             plain averaging.
         variables: the model to start from, as `Result.variables`, `load_run(...).variables()`, `load_weights` or
-            `model.init` return it; by default one that is drawn with the seed. They aren't modified. For weights that
-            lack what the method adds to the model, or its classifier, see `fedjax_bal.models.with_weights`.
+            `model.init` return it; by default drawn with the seed. They aren't modified. For weights without the
+            method's additions to the model, or without its classifier, see `fedjax_bal.models.with_weights`.
         early_stopping: ends the run after the dispatch in which its metric on the federation's auxiliary set
             `validation` stops improving.
         on_round: called with the metrics of each evaluated round.

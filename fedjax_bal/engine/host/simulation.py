@@ -40,7 +40,7 @@ from fedjax_bal.engine.host.memory import (
 from fedjax_bal.engine.host.placement import divide, fetch, replicate
 from fedjax_bal.engine.host.planner import PlannedDispatch, Planner
 from fedjax_bal.errors import DivergenceError
-from fedjax_bal.metrics import LONG, Counts, Fault, FaultCounts, RoundResult, Traffic, count_round, record_round
+from fedjax_bal.metrics import LONG, Fault, FaultCounts, RoundCounts, RoundResult, Traffic, count_round, record_round
 from fedjax_bal.options import Execution, Participation
 from fedjax_bal.parts import RoundsSoFar, Server
 from fedjax_bal.selection import LOSS, Selector, always
@@ -53,7 +53,7 @@ class Snapshot(NamedTuple):
     round: Any  # rounds done, a Python or NumPy integer
     state: State  # on the devices
     selector: Any  # the selector's state
-    counts: Counts  # since the last evaluation
+    counts: RoundCounts  # since the last evaluation
     asked: Any  # whether each client was ever asked to train, Bool[N]
 
 
@@ -98,7 +98,7 @@ class Simulation:
         rounds: number of rounds of a run.
         selector: selects the cohort: the recipe's, or that of `participation`.
         participation: which clients are available, which deliver, and how fast they are.
-        execution: how the work is laid out, and how broken clients are handled.
+        execution: how to lay out the work, and what to do with broken clients.
         batch_size: B as requested; the setting's is no larger than the largest client.
         groups: masks over the classes by which accuracies are averaged, from `fedjax_bal.metrics.shot_groups`.
         saves: whether checkpoints are written, which takes memory, too.
@@ -208,8 +208,8 @@ class Simulation:
         return np.zeros(self.federation.num_clients, bool)
 
     @property
-    def _no_counts(self) -> Counts:
-        return Counts(broken=FaultCounts() if self.execution.excludes else None)
+    def _no_counts(self) -> RoundCounts:
+        return RoundCounts(broken=FaultCounts() if self.execution.excludes else None)
 
     def warn(self) -> None:
         """Warns the caller of a public function of what keeps the run from learning."""

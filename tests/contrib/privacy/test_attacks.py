@@ -157,13 +157,13 @@ def test_means_and_single_images_are_what_they_are_called(folder, comparison):
 
 
 def test_the_report_draws_all_of_it_where_the_plugin_is_loaded(folder):
-    page = html.unescape(report.build(folder).read_text())
+    page = html.unescape(report.write_run_page(folder).read_text())
     names = {path.stem for path in (folder / "plots").glob("*.svg")}
     assert {"pictures-1", "pictures-privacy-attacks-1", "pictures-privacy-nearest-2"} <= names
     for words in ("the client's image that is nearest", "Attacks on prototypes of rebafl"):
         assert words in page
     registered.forget()
-    assert "Attacks on prototypes" not in report.build(folder).read_text()
+    assert "Attacks on prototypes" not in report.write_run_page(folder).read_text()
 
 
 def test_images_of_a_size_that_no_attack_can_make_are_refused(monkeypatch):

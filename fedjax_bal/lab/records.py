@@ -19,7 +19,7 @@ class Composition(TypedDict):
     rank_correlation: float | None
 
 
-class Augmentation(TypedDict):
+class AddedRows(TypedDict):
     """Rows of each class before and after augmentation, and what it adds."""
 
     before: list[int]
@@ -44,7 +44,7 @@ class Partition(TypedDict):
     shown: list[int]
     class_counts: list[list[int]]
     samples: list[int]
-    augmentation: NotRequired[Augmentation]
+    augmentation: NotRequired[AddedRows]
 
 
 class MiniBatches(TypedDict):
@@ -69,7 +69,7 @@ class RunId(NamedTuple):
     seed: int
 
 
-class RunClients(NamedTuple):
+class ClientResults(NamedTuple):
     """The last evaluation of a run on each client's own test rows: a block of `clients.csv`, a row for each client.
 
     Attributes:
@@ -105,7 +105,7 @@ class RunRecord(NamedTuple):
     summary: dict[str, Any]
     # UInt8[c, S, H, W, K] by name, of each method's first seed: generated images and real ones.
     pictures: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({})
-    clients: Sequence[RunClients] = ()
+    clients: Sequence[ClientResults] = ()
     # Of each method's first seed, by analysis and method.
     findings: Mapping[str, Mapping[str, Findings]] = MappingProxyType({})
 
