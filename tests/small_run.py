@@ -11,8 +11,8 @@ import filelock
 import pytest
 
 from fedjax_bal.config import Config, load_config, with_convolution
-from fedjax_bal.lab import RunFolder
-from fedjax_bal.lab.compare import chosen_form, run_comparison
+from fedjax_bal.lab import RunFolder, chosen_form
+from fedjax_bal.lab.compare import run_comparison
 from fedjax_bal.lab.trackers import Trackers
 
 TEXT = """
@@ -69,7 +69,7 @@ def config(tmp_path: Path, *overrides: str) -> Config:
     file = tmp_path / "small.yaml"
     file.write_text(TEXT)
     loaded = load_config(file, overrides)
-    return with_convolution(loaded, chosen_form([loaded]))
+    return with_convolution(loaded, chosen_form(loaded))
 
 
 def run(path: Path, wanted: Config, *, should_stop=lambda: False, trackers=(), **options) -> Quiet:

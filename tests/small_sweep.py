@@ -11,7 +11,6 @@ import small_run
 from rich.console import Console
 
 from fedjax_bal.lab import Progress, SharedInputs, SweepFolder, dry_run, run_sweep
-from fedjax_bal.lab.sweep import with_chosen_forms
 from fedjax_bal.lab.sweep_plan import Sweep, load_sweep
 
 BASE = small_run.TEXT.replace("rounds: 7", "rounds: 4").replace("seeds: [0, 1]", "seeds: [0]")
@@ -24,15 +23,16 @@ def sweep(tmp_path: Path, text: str, *overrides: str) -> Sweep:
     file = tmp_path / "sweep.yaml"
     file.write_text(f"name: mine\nbase: small.yaml\n{text}\n")
     plan = load_sweep(file, overrides)
-    return with_chosen_forms(plan, SweepFolder(tmp_path / "none"))
+    with SweepFolder(tmp_path / "none").claimed(plan, lock=False) as settled:
+        return settled
 
 
 def carry(wanted: Sweep, path: Path, *, should_stop=lambda: False, most=None, part=None, only_table=False):
     """A session in a folder: the rows, whether it was stopped, and what was said."""
     folder, console = SweepFolder(path, part), Console(record=True, width=400, file=io.StringIO())
-    with folder.claimed():
+    with folder.claimed(wanted) as settled:
         rows, stopped = run_sweep(
-            wanted, folder, Progress(console, plain=True),
+            settled, folder, Progress(console, plain=True),
             data_dir=None, devices=1, should_stop=should_stop, most=most, only_table=only_table,
         )  # fmt: skip
     return rows, stopped, console.export_text()

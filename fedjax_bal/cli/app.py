@@ -12,7 +12,8 @@ from fedjax_bal.cli import arguments as args
 from fedjax_bal.cli.console import Output, messages, printing
 from fedjax_bal.cli.data import describe, list_datasets, prepare
 from fedjax_bal.cli.listing import explain, guide, list_names, schema
-from fedjax_bal.cli.running import build_page, run
+from fedjax_bal.cli.results import build_page
+from fedjax_bal.cli.running import run
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -6,11 +6,12 @@ import socket
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn
 
 import typer
 
+from fedjax_bal.cli.arguments import most_devices, split_cpu_for
 from fedjax_bal.cli.console import BAD_INPUT, complain, fail, messages
 
 COORDINATOR, PROCESS_ID, PROCESSES = (f"FEDJAX_BAL_{name}" for name in ("COORDINATOR", "PROCESS_ID", "PROCESSES"))
@@ -87,13 +88,13 @@ def shared_facts(config: Any) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def joined_processes(
-    place: ProcessPlace | None, facts: Callable[[], Mapping[str, str]], devices: str | int | None
-) -> Iterator[None]:
+def joined_processes(place: ProcessPlace | None, config: Any, devices: str | int | None) -> Iterator[None]:
     """Joins this process to the others of a run, and leaves them at the end; does nothing without a `place`.
 
-    The CPU must already be split into devices, and jax must not have started. `facts` are named values that must be
-    equal in all processes; `devices` is the value of `--devices` for each process.
+    Args:
+        place: this process's place among the others; jax must not have started.
+        config: the configuration, which must be equal in all processes.
+        devices: the value of `--devices` for each process.
 
     Raises:
         ValueError: the processes can't connect or don't agree.
@@ -102,7 +103,32 @@ def joined_processes(
         yield
         return
     import jax
-    from jax.errors import JaxRuntimeError
+
+    split_cpu_for([config], devices or most_devices([config]))
+    _connect(place)
+    try:
+        try:
+            _check_agreement(place, shared_facts(config))
+        except ValueError as error:
+            fail(str(error), BAD_INPUT)
+        if isinstance(devices, int) and devices != (count := jax.local_device_count()):
+            raise ValueError(
+                f"--devices: received {devices}, but each process has {count}: with --distributed all of them take "
+                "part, so leave --devices out, and make only those devices visible to each process that it should use"
+            )
+        yield
+    except typer.Exit:  # reached by all processes, which wait for each other: one that left early would end the rest
+        jax.distributed.shutdown()
+        raise
+    except BaseException as error:
+        _exit_at_once(error)
+    else:
+        jax.distributed.shutdown()
+
+
+def _connect(place: ProcessPlace) -> None:
+    """Starts jax's coordination of processes; waits until all of them are there."""
+    import jax
 
     jax.config.update("jax_enable_preemption_service", False)  # otherwise SIGTERM would no longer end this process
     address = place.address
@@ -125,42 +151,32 @@ def joined_processes(
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"--distributed: {error}: {_HOW}") from error
 
-    try:
-        try:
-            _check_agreement(place, facts())
-        except ValueError as error:
-            fail(str(error), BAD_INPUT)
-        if isinstance(devices, int) and devices != (count := jax.local_device_count()):
-            raise ValueError(
-                f"--devices: received {devices}, but each process has {count}: with --distributed all of them take "
-                "part, so leave --devices out, and make only those devices visible to each process that it should use"
-            )
-        yield
-    except typer.Exit:  # reached by all processes, which wait for each other: one that left early would end the rest
-        jax.distributed.shutdown()
-        raise
-    except BaseException as error:
-        # Exits at once: jax would wait for the other processes, which may be gone or will notice this exit.
-        text = str(error)
-        code = 1
-        if "Gloo" in text or (isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in text):
-            complain(f"another process has ended, or can't be reached ({text.splitlines()[0][:200]}); {_NOTHING_LOST}")
-        else:
-            try:
-                with messages():
-                    raise
-            except typer.Exit as exit_:
-                code = exit_.exit_code
-            except BaseException:
-                traceback.print_exc()
-        with contextlib.suppress(OSError, ValueError):
-            if sys.stdout.isatty():
-                sys.stdout.write("\x1b[?25h\n")  # shows the cursor, which a live display has hidden
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
+
+def _exit_at_once(error: BaseException) -> NoReturn:
+    """Says why this process ends, and ends it.
+
+    jax would wait for the other processes, which may be gone, and otherwise notice this exit.
+    """
+    from jax.errors import JaxRuntimeError
+
+    text = str(error)
+    code = 1
+    if "Gloo" in text or (isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in text):
+        complain(f"another process has ended, or can't be reached ({text.splitlines()[0][:200]}); {_NOTHING_LOST}")
     else:
-        jax.distributed.shutdown()
+        try:
+            with messages():
+                raise error
+        except typer.Exit as exit_:
+            code = exit_.exit_code
+        except BaseException:
+            traceback.print_exc()
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stdout.isatty():
+            sys.stdout.write("\x1b[?25h\n")  # shows the cursor, which a live display has hidden
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def _check_port(address: str) -> None:

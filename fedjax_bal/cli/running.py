@@ -3,20 +3,19 @@
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
-from rich.text import Text
 
 from fedjax_bal.caches import keep_compiled_programs
 from fedjax_bal.cli import arguments as args
 from fedjax_bal.cli.console import Output, fail, interruptible, messages, progress_console
-from fedjax_bal.cli.distributed import ProcessPlace, joined_processes, process_place, shared_facts
+from fedjax_bal.cli.distributed import ProcessPlace, joined_processes, process_place
+from fedjax_bal.cli.results import fail_for_failures, show_comparison, show_sweep
 from fedjax_bal.cli.start import INTERRUPTED
 
-_MOST_FAILURES = 20
 _comparison_option = functools.partial(typer.Option, rich_help_panel="Only for one comparison")
 _sweep_option = functools.partial(typer.Option, rich_help_panel="Only for sweeps")
 
@@ -113,6 +112,8 @@ def run(
             args.refuse_options(reason, fresh=fresh, track=track, distributed=distributed, **several_processes)
             if engine != "ray":
                 args.refuse_options("is for --engine ray", address=address)
+            elif isinstance(settings.devices, str):
+                raise ValueError("--devices: received all, but with --engine ray each part has its own: give a number")
             run_sweep(plan_sweep(command), settings, together, args.parse_part(part), engine or "local", address)
         else:
             reason = "is for a sweep, but no key has several values (such as lr=0.01,0.1)"
@@ -132,34 +133,26 @@ def run_comparison(
         typer.Exit: the user stopped the command, or a run diverged.
     """
     from fedjax_bal import lab
-    from fedjax_bal.engine.processes import processes
 
     devices = settings.devices
-    if place is not None:
-        # Which process writes, and what its folder holds, is known only after the processes have joined.
-        args.split_cpu_for([config], devices or args.most_devices([config]))
     with contextlib.ExitStack() as session:
-        session.enter_context(joined_processes(place, lambda: shared_facts(config), devices))
-        first = place is None or processes().first
-        if settings.dry_run:
-            folder, config = _choose_folder(config, settings.out, {}, first=first)
-            with lab.writing(folder.path):  # reports a folder that couldn't be written
-                folder.check_owner(config)
-        else:
-            folder, config, trackers = _claim_folder(session, config, settings.out, place, track if first else ())
-        execution = folder.read_execution() if first and not fresh else None
+        session.enter_context(joined_processes(place, config, devices))
+        say = Output().say
+        folder, config = lab.claim_run_folder(session, config, settings.out, say, lock=not settings.dry_run)
+        execution = None if fresh else folder.read_execution()
         if place is None:
             args.split_cpu_for([config], devices or (execution and execution.devices))
         else:
             devices = "auto"
-
         if settings.dry_run:
-            inputs = lab.SharedInputs(settings.data_dir, devices, execution and execution.devices, plan=True)
             plan = lab.Sweep(config.name, (), (lab.Point("", {}, config),), "")
             action = "be written to" if not folder.exists() else "start over in" if fresh else "resume in"
+            inputs = lab.SharedInputs(settings.data_dir, devices, execution and execution.devices, plan=True)
             _describe(plan, {"": None if fresh else folder}, inputs, 1, f"  would {action} {folder.path}")
             return
-        console = progress_console(quiet=settings.quiet or not first)
+
+        trackers = lab.open_trackers(track if folder.first else (), folder.path)
+        console = progress_console(quiet=settings.quiet or not folder.first)
         display = lab.Progress(console, plain=settings.plain)
         keep_compiled_programs(display.note)
         try:
@@ -180,51 +173,14 @@ def run_comparison(
                     fresh=fresh,
                 )
         except lab.Stopped:
-            if first:
+            if folder.first:
                 _say_stopped(folder.path)
             raise typer.Exit(INTERRUPTED) from None
-        if first:
+        if folder.first:
             show_comparison(folder.path, summary, console)
         fail_for_failures(
             f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]
         )
-
-
-def _choose_folder(config: Any, out: Path | None, taken: Mapping[Path, str], *, first: bool) -> tuple[Any, Any]:
-    """Returns `out` or the next free folder, and the configuration with the form of convolution that it has there.
-
-    `taken` has folders that can't be used, and why.
-    """
-    from fedjax_bal.config import with_convolution
-    from fedjax_bal.engine.processes import processes
-    from fedjax_bal.lab import RunFolder, chosen_form
-
-    form = lambda path: chosen_form([config], [RunFolder(path)])
-    conflict = lambda path: taken.get(path) or RunFolder(path).conflict(with_convolution(config, form(path)))
-    path = out or next_folder(config.name, conflict, shown=first)
-    agreed = processes().from_first(lambda: form(path))
-    return RunFolder(path, first=first), with_convolution(config, agreed)
-
-
-def _claim_folder(
-    session: contextlib.ExitStack, config: Any, out: Path | None, place: ProcessPlace | None, track: Iterable[str]
-) -> tuple[Any, Any, Any]:
-    """Locks the chosen folder for the session; returns it, the configuration, and the trackers."""
-    from fedjax_bal.engine.processes import processes
-    from fedjax_bal.lab import FolderInUseError, open_trackers
-
-    first = place is None or processes().first
-    taken: dict[Path, str] = {}
-    while True:
-        folder, settled = _choose_folder(config, out, taken, first=first)
-        trackers = open_trackers(track, folder.path)  # before the lock: a missing extra must leave no folder
-        try:
-            session.enter_context(folder.claimed(settled))
-            return folder, settled, trackers
-        except FolderInUseError as error:
-            if out or place or not error.another:
-                raise
-            taken[folder.path] = "the configuration that another process has just started there"
 
 
 def _describe(plan: Any, folders: Any, inputs: Any, together: int | None, place: str) -> None:
@@ -234,20 +190,6 @@ def _describe(plan: Any, folders: Any, inputs: Any, together: int | None, place:
     keep_compiled_programs()
     for line in (*dry_run(plan, folders, inputs, together), place):
         Output().say(line)
-
-
-def next_folder(name: str, conflict: Callable[[Path], str], *, shown: bool = True) -> Path:
-    """Chooses runs/NAME, or the next free folder after it, which it announces if `shown`.
-
-    `conflict` describes why this configuration or sweep can't resume in a folder.
-    """
-    from fedjax_bal.lab import choose_folder
-
-    named = Path("runs") / name
-    folder, differences = choose_folder(named, conflict)
-    if differences and shown:
-        Output().say(f"{named} holds different results; writing to {folder}. Differences:\n  {differences}")
-    return folder
 
 
 def run_sweep(
@@ -273,57 +215,49 @@ def run_sweep(
     """
     from fedjax_bal import lab
 
-    chosen = lambda folder: lab.with_chosen_forms(plan, folder)
-    conflict = lambda path: lab.SweepFolder(path).conflict(plan.text, chosen(lab.SweepFolder(path)).configs)
-    folder = lab.SweepFolder(settings.out or next_folder(plan.name, conflict), part)
-    configs = [point.config for point in plan.points]
-    initial = folder.read_devices()
-    devices = settings.devices
-    args.split_cpu_for(configs, devices or initial)
-    if settings.dry_run:
-        rest = chosen(folder).part(part)
-        folder.check_owner(plan.text, rest.configs)
-        folders = {point.label: folder.point(point.label) for point in rest.points}
-        inputs = lab.SharedInputs(settings.data_dir, devices, initial, plan=True)
-        action = "resume in" if folder.exists() else "be written to"
-        _describe(rest, folders, inputs, together, f"  would {action} {folder.path}")
-        return
+    on_ray = engine == "ray" and not settings.dry_run
+    with contextlib.ExitStack() as session:
+        folder, sweep = lab.claim_sweep_folder(
+            session, plan, part, settings.out, Output().say, lock=not settings.dry_run
+        )
+        initial = folder.read_devices()
+        args.split_cpu_for([point.config for point in sweep.points], settings.devices or initial)
+        if settings.dry_run:
+            rest = sweep.part(part)
+            folders = {point.label: folder.point(point.label) for point in rest.points}
+            inputs = lab.SharedInputs(settings.data_dir, settings.devices, initial, plan=True)
+            action = "resume in" if folder.exists() else "be written to"
+            _describe(rest, folders, inputs, together, f"  would {action} {folder.path}")
+            return
 
-    console = progress_console(quiet=settings.quiet)
-    failed_parts: list[str] = []
-    stopped = False
-    with interruptible() as asked:
-        if engine == "ray":
-            failed_parts, stopped = _train_on_ray(plan, folder, settings, together, address, asked)
-        if not stopped:
-            with folder.claimed():
+        console = progress_console(quiet=settings.quiet)
+        failed_parts: list[str] = []
+        stopped = False
+        with interruptible() as asked:
+            if on_ray:
+                folder.begin(sweep.text, sweep.configs)
+                session.close()  # the parts lock their points
+                failed_parts, stopped = _train_on_ray(plan, folder, settings, together, address, asked)
+                if not stopped:
+                    folder, sweep = lab.claim_sweep_folder(session, plan, part, folder.path, Output().say)
+            if not stopped:
                 keep_compiled_programs(console.say)
                 rows, stopped = lab.run_sweep(
-                    chosen(folder),
+                    sweep,
                     folder,
                     lab.Progress(console, plain=settings.plain),
                     data_dir=settings.data_dir and str(settings.data_dir.absolute()),
-                    devices=devices,
+                    devices=settings.devices,
                     should_stop=asked,
                     most=together,
                     initial_devices=initial,
                     verbose=settings.verbose,
-                    only_table=engine == "ray",
+                    only_table=on_ray,
                 )
     if stopped:
         _say_stopped(folder.path)
         raise typer.Exit(INTERRUPTED)
-    console = Output()
-    if folder.part is None:
-        page = build_page(folder.path)
-        show_results(folder.path, console, console)
-        console.say(f"table: {folder.results}\npage: {page}")
-    else:
-        number, parts = folder.part
-        console.say(
-            f"part {number} of {parts} is done, in {folder.path}; after the last part, run the command without --part "
-            "to write the table and the page"
-        )
+    show_sweep(folder)
     fail_for_failures(
         f"{row['point']}, {row['method']}, seed {row['seed']}: {row['status']}: {row['failure']}"
         for row in rows
@@ -343,15 +277,9 @@ def _train_on_ray(
 ) -> tuple[list[str], bool]:
     """Trains the parts of a sweep on a cluster; returns why some have failed, and whether the user has stopped it."""
     from fedjax_bal.cli.ray import train_on_ray
-    from fedjax_bal.lab import with_chosen_forms
     from fedjax_bal.plugins import loaded_plugins
 
-    devices = settings.devices
-    if isinstance(devices, str):
-        raise ValueError("--devices: received all, but with --engine ray each part has its own: give a number")
-    with folder.claimed():
-        folder.check_owner(plan.text, with_chosen_forms(plan, folder).configs)
-        folder.begin(plan.text, plan.configs)
+    devices: Any = settings.devices
     options = [text for plugin in loaded_plugins() for text in ("--plugin", plugin)]
     options += ["--data-dir", str(settings.data_dir.absolute())] if settings.data_dir else []
     options += ["--together", str(together)] if together else []
@@ -366,43 +294,5 @@ def _train_on_ray(
     )
 
 
-def fail_for_failures(failures: Iterable[str]) -> None:
-    """Ends the command with exit code 1 if runs have failed; names the first of them."""
-    lines = list(failures)
-    if lines:
-        more = [f"and {len(lines) - _MOST_FAILURES} more"] if len(lines) > _MOST_FAILURES else []
-        fail("\n  ".join(["these runs failed; the rest finished:", *lines[:_MOST_FAILURES], *more]), 1)
-
-
 def _say_stopped(folder: Path) -> None:
     Output().say(f"\nStopped; everything is saved in {folder}. Run the command again to resume.")
-
-
-def build_page(path: Path) -> Path:
-    """Writes the page of a run or sweep; returns its path."""
-    from fedjax_bal.lab import SweepFolder
-    from fedjax_bal.report import build, build_sweep
-
-    return build_sweep(path) if SweepFolder(path).exists() else build(path)
-
-
-def show_comparison(path: Path, summary: Mapping[str, Any], console: Output) -> None:
-    """Writes a comparison's page, and prints its tables (on `console`) and its conclusion."""
-    from fedjax_bal.lab import Cost
-
-    page = build_page(path)
-    closing = Output()
-    show_results(path, console, closing)
-    console.say(Cost.saved(summary["cost"]).in_words(summary["wall_s"]))
-    closing.say(f"report: {page}")
-
-
-def show_results(path: Path, console: Output, closing: Output) -> None:
-    """Prints the tables of the results of a comparison or sweep on a console, and the sentences on another."""
-    from fedjax_bal.report import results
-
-    tables, sentences = results(path)
-    for table in tables:
-        console.say(f"{table.text(console.room)}\n")
-    for text in sentences:
-        closing.print(Text(text))

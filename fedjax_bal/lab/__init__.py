@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.lab import checkpoint
 from fedjax_bal.lab.csv_text import as_csv
-from fedjax_bal.lab.errors import FolderError, FolderInUseError, writing
-from fedjax_bal.lab.folder import RunFolder, choose_folder
+from fedjax_bal.lab.errors import FolderError, writing
+from fedjax_bal.lab.folder import RunFolder, chosen_form
 from fedjax_bal.lab.schema import RunClients, RunRecord
 from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.lab.sweep_plan import Point, Sweep, load_sweep, plan_sweep, shortest_ends
 from fedjax_bal.lab.training_line import training_line
 
 if TYPE_CHECKING:
-    from fedjax_bal.lab.compare import MemoryFolder, chosen_form, run_comparison
+    from fedjax_bal.lab.claim import claim_run_folder, claim_sweep_folder
+    from fedjax_bal.lab.compare import MemoryFolder, run_comparison
     from fedjax_bal.lab.display import Progress
     from fedjax_bal.lab.environment import device_name, numeric_settings, versions
     from fedjax_bal.lab.exports import export_model, load_weights
@@ -23,22 +24,23 @@ if TYPE_CHECKING:
     from fedjax_bal.lab.setup import SharedInputs, set_up
     from fedjax_bal.lab.splits import split_rows
     from fedjax_bal.lab.summary import Cost
-    from fedjax_bal.lab.sweep import run_sweep, with_chosen_forms
+    from fedjax_bal.lab.sweep import run_sweep
     from fedjax_bal.lab.trackers import TRACKERS, Trackers, open_trackers
 
 # Imported on first use, because they need jax, which reports do without.
 _LATE = {
+    "claim": ("claim_run_folder", "claim_sweep_folder"),
     "display": ("Progress",),
     "environment": ("device_name", "numeric_settings", "versions"),
     "exports": ("export_model", "load_weights"),
     "loaded_run": ("LoadedRun", "LoadedSweep", "load_run"),
     "outline": ("dry_run",),
-    "compare": ("MemoryFolder", "chosen_form", "run_comparison"),
+    "compare": ("MemoryFolder", "run_comparison"),
     "loop": ("Stopped",),
     "setup": ("SharedInputs", "set_up"),
     "splits": ("split_rows",),
     "summary": ("Cost",),
-    "sweep": ("run_sweep", "with_chosen_forms"),
+    "sweep": ("run_sweep",),
     "trackers": ("TRACKERS", "Trackers", "open_trackers"),
 }
 

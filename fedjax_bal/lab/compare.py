@@ -1,13 +1,13 @@
 """A comparison: runs of several methods and seeds on one federation, in a folder or in memory."""
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedjax_bal.config import AUTO, Config, resolved_sheet
+from fedjax_bal.config import Config, resolved_sheet
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import environment, summary
 from fedjax_bal.lab.callbacks import RunProgress
@@ -23,7 +23,6 @@ from fedjax_bal.lab.setup import Setup, SharedInputs, set_up
 from fedjax_bal.lab.summary import Cost, total
 from fedjax_bal.lab.training_line import training_line
 from fedjax_bal.metrics import RunHistory, summarise_run
-from fedjax_bal.models import automatic, convolves
 
 
 class MemoryFolder:
@@ -345,18 +344,3 @@ def run_comparison(
         return compare(comparison, callbacks, lambda: processes().any(should_stop()))  # the user may stop any process
     finally:
         display.stop()
-
-
-def chosen_form(configs: Iterable[Config], folders: Iterable[RunFolder] = ()) -> str:
-    """Returns the form of convolution for `auto`: that of the runs in a folder, else the one for this machine.
-
-    It is chosen once, before a configuration is written or compared; from then on it is a form like any other.
-
-    Args:
-        configs: the configurations of a run or of a sweep's points.
-        folders: the folders in which they may resume.
-    """
-    models = {method.model.name for config in configs for method in config.methods if method.model.convolution == AUTO}
-    if not any(map(convolves, models)):
-        return "fast"  # no difference
-    return next(filter(None, (folder.initial_form() for folder in folders)), None) or automatic.form()

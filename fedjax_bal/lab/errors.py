@@ -16,12 +16,12 @@ class FolderError(ValueError):
     """An unusable output folder or model file; the message names the file and the remedy."""
 
 
-class FolderInUseError(FolderError):
-    """A folder in use by another process; `another` is True if that process is known to run something else."""
+class ForeignFolderError(FolderError):
+    """A folder of another configuration or sweep than what is asked for; `differences` says in what they differ."""
 
-    def __init__(self, message: str, *, another: bool) -> None:
+    def __init__(self, message: str, differences: str) -> None:
         super().__init__(message)
-        self.another = another
+        self.differences = differences
 
 
 @contextlib.contextmanager

@@ -5,11 +5,10 @@
 
 import contextlib
 import hashlib
-import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from fedjax_bal.analyses import ANALYSES, Findings
 from fedjax_bal.config import (
+    AUTO,
     AUTO_FORMS,
     Config,
     ConfigError,
@@ -25,12 +25,13 @@ from fedjax_bal.config import (
     load_config,
     resolved_yaml,
     run_digest,
+    with_convolution,
 )
 from fedjax_bal.files import open_to_append, own_folder, parse_json
 from fedjax_bal.lab import checkpoint
 from fedjax_bal.lab.copies import FILE_COPIES, PLUGIN_COPIES, copied_files, copied_plugins
 from fedjax_bal.lab.csv_text import as_csv, read_csv
-from fedjax_bal.lab.errors import CHOOSE_ANOTHER, START_OVER, FolderError, reading, writing
+from fedjax_bal.lab.errors import CHOOSE_ANOTHER, START_OVER, FolderError, ForeignFolderError, reading, writing
 from fedjax_bal.lab.output_folder import SUMS, OutputFolder
 from fedjax_bal.lab.schema import Partition, RunClients, RunRecord, unwritten_summary
 from fedjax_bal.metrics import METRICS, TEXT
@@ -104,81 +105,80 @@ class RunFolder(OutputFolder):
     # Ownership
 
     @contextlib.contextmanager
-    def claimed(self, config: Config) -> Iterator[None]:
-        """Creates and locks the folder, if it is free or the configuration continues its runs.
+    def claimed(self, config: Config, *, lock: bool = True) -> Iterator[str]:
+        """Locks the folder, and compares its configuration with what is asked for; yields what `compared` returns.
+
+        A dry run takes no `lock`, and writes nothing.
 
         Raises:
+            ForeignFolderError: the folder belongs to another configuration, or a process has just started one there.
             FolderError: the folder can't be written, is in use, or holds something else; a point of a sweep is in use
                 while its sweep trains.
         """
         if not self.first:
-            yield
+            yield AUTO  # the first process tells the form
+            return
+        # Compared before it is locked: a process that goes on to another folder must not keep this one's out.
+        form = self.compared(config)
+        if not lock:
+            yield form
             return
         with self._locked(f"{run_digest(config)} {config.seeds[0]}"):
             outer = Path(os.path.realpath(self.path)).parent
             # The sweep locks itself before it checks its points, so that one of the two processes sees the other.
             if outer.name == POINTS:
                 OutputFolder(outer.parent).check_unlocked()
-            self.check_owner(config)
-            yield
+            if self._marker_text() != self._compared_text:  # by a process that had the lock in the meantime
+                form = self.compared(config)
+            yield form
 
-    def check(self, config: Config) -> None:
-        """Creates the folder and checks it as `claimed` does, for a point that is locked by the lock of its sweep."""
-        self._create()
-        self.check_unlocked()
-        self.check_owner(config)
+    def compared(self, config: Config) -> str:
+        """Compares config.yaml with a configuration, once in a session.
 
-    def check_owner(self, config: Config) -> None:
-        """Checks, without writing, that the folder is free or that the configuration continues its runs."""
-        self._check_kind()
-        if conflict := self.conflict(config):
-            raise FolderError(
-                f"{self.path}: belongs to another configuration, nothing in it is touched; choose another folder with "
-                f"--out, or ask for the same configuration. They differ in\n  {conflict}"
-            )
-
-    def conflict(self, config: Config) -> str:
-        """Names the keys in which the folder's configuration conflicts with this one; empty if this one continues it.
+        Returns:
+            The form of convolution for "auto": that of the folder's runs, or of this machine.
 
         Raises:
-            FolderError: the folder's configuration can't be read.
+            ForeignFolderError: the configuration doesn't continue the folder's runs.
+            FolderError: config.yaml can't be read, or wasn't written by a run.
         """
+        self._check_kind()
         file = self.path / _CONFIG
         with reading(file, CHOOSE_ANOTHER):
+            text = self._compared_text = self._marker_text()
+            if text is None:
+                return chosen_form(config)
+            # Equal texts are equal configurations: parsing is slow in a large sweep.
+            for form in AUTO_FORMS:
+                if resolved_yaml(with_convolution(config, form)) == text:
+                    return form
             try:
-                text = self._read(_CONFIG).decode()
-            except (FileNotFoundError, NotADirectoryError):
-                return ""
-            if resolved_yaml(config) == text:  # parsing is slow in a large sweep
-                return ""
-            try:
-                here = load_config(file, recorded=True)
+                recorded = load_config(file, recorded=True)
             except ConfigError:
                 if missing := self.missing_plugins():
-                    return (
+                    raise self._foreign(
                         f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to resume "
                         f"there (a copy may be in {self.path / PLUGIN_COPIES})"
-                    )
+                    ) from None
                 raise
-            if text != resolved_yaml(here):
+            if text != resolved_yaml(recorded):
                 raise FolderError(
                     f"{self.path}: its config.yaml was not written by a run, so nothing in the folder is touched; "
                     "choose another with --out"
                 )
-        if continues(config, here):
-            return ""
-        differing = differences(here, config)
-        return "\n  ".join(differing[:8] + ["..."] * (len(differing) > 8))
+        form = chosen_form(config, recorded)
+        asked = with_convolution(config, form)
+        if not continues(asked, recorded):
+            differing = differences(recorded, asked)
+            raise self._foreign("\n  ".join(differing[:8] + ["..."] * (len(differing) > 8)))
+        return form
 
-    def initial_form(self) -> str | None:
-        """Returns the form of convolution that replaced "auto" in the folder's first session; None if it's free."""
-        if not self.first or not self.exists():
-            return None
-        sheet, _ = self.read_sheet()
-        with reading(self.path / _CONFIG, CHOOSE_ANOTHER):
-            sections = (sheet, *sheet["methods"])
-            forms = [section["model"].get("convolution") for section in sections if "model" in section]
-        return next((form for form in forms if form in AUTO_FORMS), None)
+    def _foreign(self, differing: str) -> ForeignFolderError:
+        return ForeignFolderError(
+            f"{self.path}: belongs to another configuration, nothing in it is touched; choose another folder with "
+            f"--out, or ask for the same configuration. They differ in\n  {differing}",
+            differing,
+        )
 
     def begin(self, config: Config, *, fresh: bool) -> None:
         """Writes config.yaml, which assigns the folder to this configuration, after all other checks.
@@ -427,36 +427,19 @@ class RunFolder(OutputFolder):
         )
 
 
-def choose_folder(path: Path, conflict: Callable[[Path], str]) -> tuple[Path, str]:
-    """Finds the folder for a session's runs: the first of NAME, NAME-2, NAME-3, ... without a conflict.
+def chosen_form(config: Config, recorded: Config | None = None) -> str:
+    """Returns the form of convolution for "auto": that of the recorded runs, otherwise the one for this machine.
 
-    Returns:
-        The folder, and the conflict with NAME if another folder was chosen. If `conflict` raises an error, the folder
-            counts as free of conflicts; claiming it reports the error.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as runs:
-        ...     mine = RunFolder(Path(runs, "mine"))
-        ...     mine.path.mkdir()
-        ...     mine.begin(load_config(None, ["training.rounds=10"]), fresh=False)
-        ...     for rounds in (20, 5):
-        ...         asked = load_config(None, [f"training.rounds={rounds}"])
-        ...         place, differing = choose_folder(mine.path, lambda path: RunFolder(path).conflict(asked))
-        ...         print(f"{place.name}: {differing or 'resumes'}")
-        mine: resumes
-        mine-2: training.rounds: 10 here, 5 asked for
+    It is chosen once, before a configuration is compared or written; from then on it is a form like any other.
     """
+    from fedjax_bal.models import automatic, convolves  # imported here, because reports do without jax
 
-    def conflict_with(place: Path) -> str:
-        try:
-            return conflict(place)
-        except (FolderError, OSError):
-            return ""
-
-    first = conflict_with(path)
-    others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return next(place for place in others if not conflict_with(place)) if first else path, first
+    names = {method.model.name for method in config.methods if method.model.convolution == AUTO}
+    if not any(map(convolves, names)):
+        return "fast"  # no difference
+    sections = (recorded, *recorded.methods) if recorded else ()
+    forms = (section.model.convolution for section in sections)
+    return next((form for form in forms if form in AUTO_FORMS), None) or automatic.form()
 
 
 def _json_lines(lines: Iterable[Mapping[str, Any]]) -> bytes:

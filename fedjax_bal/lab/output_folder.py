@@ -15,7 +15,7 @@ import numpy as np
 from fedjax_bal.config import parse_yaml, received_value
 from fedjax_bal.files import open_file, own_folder, parse_json, read_bytes, read_npz, write_atomically
 from fedjax_bal.lab.copies import with_copies
-from fedjax_bal.lab.errors import CHOOSE_ANOTHER, FolderError, FolderInUseError, reading, writing
+from fedjax_bal.lab.errors import CHOOSE_ANOTHER, FolderError, ForeignFolderError, reading, writing
 from fedjax_bal.registry import PLUGINS
 
 SUMS = "SHA256SUMS"
@@ -44,6 +44,7 @@ class OutputFolder:
     def __init__(self, path: Path, *, first: bool = True) -> None:
         self.path = path
         self.first = first
+        self._compared_text: str | None = None  # of the file that marks the folder, when it was compared
 
     def exists(self) -> bool:
         """Returns whether the folder is of this kind."""
@@ -90,13 +91,17 @@ class OutputFolder:
     @contextlib.contextmanager
     def _locked(self, owner: str = "") -> Iterator[None]:
         """Creates the folder and keeps other processes out of it; the system unlocks it if this process is killed."""
-        self._create()
+        self.create()
         lock = filelock.FileLock(self.path / _LOCK)
         with writing(self.path):
             try:
                 lock.acquire(timeout=0)
             except filelock.Timeout:
-                raise self._in_use(another=self._owner() not in ("", owner)) from None
+                in_use = self._in_use()
+                if self._owner() in ("", owner):
+                    raise in_use from None
+                started = "the configuration that another process has just started there"
+                raise ForeignFolderError(str(in_use), started) from None
             except NotImplementedError as error:
                 raise FolderError(
                     f"{self.path}: its file system has no locks ({error}); choose a folder on another one with --out"
@@ -110,7 +115,7 @@ class OutputFolder:
             lock.release()
 
     def check_unlocked(self) -> None:
-        """Raises `FolderInUseError` if another process has locked the folder."""
+        """Raises `FolderError` if another process has locked the folder."""
         if not (self.path / _LOCK).exists():
             return
         with writing(self.path):
@@ -118,18 +123,26 @@ class OutputFolder:
                 with filelock.FileLock(self.path / _LOCK, timeout=_BRIEFLY_S):  # as others check it just now, too
                     pass
             except filelock.Timeout:
-                raise self._in_use(another=False) from None
+                raise self._in_use() from None
 
-    def _in_use(self, *, another: bool) -> FolderInUseError:
+    def _marker_text(self) -> str | None:
+        """Reads the text of the file that marks the folder; None if there is none."""
+        with reading(self.path / self.marker, CHOOSE_ANOTHER):
+            try:
+                return self._read(self.marker).decode()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def _in_use(self) -> FolderError:
         text = "another process is running in this folder; wait for it, or choose another with --out"
-        return FolderInUseError(f"{self.path}: {text}", another=another)
+        return FolderError(f"{self.path}: {text}")
 
     def _owner(self) -> str:
         with contextlib.suppress(OSError):
             return (self.path / _OWNER).read_text()
         return ""
 
-    def _create(self) -> None:
+    def create(self) -> None:
         """Creates the folder if there is none; raises `FolderError` if it holds something else."""
         self._check_kind()
         with writing(self.path):

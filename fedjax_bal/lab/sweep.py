@@ -1,6 +1,5 @@
 """A sweep: a list of comparisons, whose runs train in batches of equal programs, and the table of their results."""
 
-import contextlib
 import dataclasses
 import os
 import time
@@ -8,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedjax_bal.config import check_methods, resolved_sheet, with_convolution
+from fedjax_bal.config import check_methods, resolved_sheet
 from fedjax_bal.lab.callbacks import describe_program
-from fedjax_bal.lab.compare import Comparison, chosen_form, open_comparison
+from fedjax_bal.lab.compare import Comparison, open_comparison
 from fedjax_bal.lab.display import Progress, Unit
 from fedjax_bal.lab.errors import FolderError
 from fedjax_bal.lab.loop import (
@@ -43,15 +42,6 @@ COSTS = ("program", "runs_together", "compile_s", "client_updates_per_s", "sampl
 # writing has taken more than this share of the time so far. A small table, written in milliseconds, still shows every
 # row at once; a table of thousands of runs lags by seconds.
 _SHARE = 1 / 20
-
-
-def with_chosen_forms(sweep: Sweep, folder: SweepFolder) -> Sweep:
-    """Replaces `convolution: auto` in every point, see `chosen_form`."""
-    points = []
-    for point in sweep.points:
-        form = chosen_form([point.config], [folder.point(point.label)])
-        points.append(point._replace(config=with_convolution(point.config, form)))
-    return sweep._replace(points=tuple(points))
 
 
 class SweepRun(NamedTuple):
@@ -249,7 +239,7 @@ def run_sweep(
     A run that diverges or can't be trained is recorded, and the others continue.
 
     Args:
-        sweep: the sweep.
+        sweep: the sweep, as its claimed folder yields it.
         folder: its folder, claimed.
         display: shows outline and progress.
         data_dir: the folder with the data set's files, unless they are embedded.
@@ -263,7 +253,6 @@ def run_sweep(
     Returns:
         The rows of the table, and whether the user stopped the sweep.
     """
-    folder.check_owner(sweep.text, sweep.configs)
     folder.begin(sweep.text, sweep.configs)
     others = folder.other_points(sweep.configs)
     sweep = sweep.part(folder.part)
@@ -276,42 +265,40 @@ def run_sweep(
         return one if len(batch.runs) == 1 else f"{methods} x {len(batch.runs)}"
 
     callbacks: list[Callback] = [PostTraining(), table, BatchProgress(display, title, verbose=verbose)]
-    with contextlib.ExitStack() as claims:
-        runs = _open_points(table, inputs, claims, display.note, callbacks)
-        batches = [] if only_table else batch_runs(runs, most)
-        for line in (
-            *outline(sweep.name, sweep.runs, batches),
-            *inputs.data_lines(),
-            f"training: {training_line(resolved_sheet(sweep.points[0].config), sweep.values)}",
-        ):
-            display.note(line)
-        if others:
-            display.note(f"points of {folder.path} that this sweep lacks, and its table, too: {len(others)}")
-        units: dict[Hashable, Unit] = {}
-        for batch in batches:
-            steps = sum(steps_per_round(run.simulation) for run in batch.runs)
-            units[batch.number] = Unit(title(batch), batch.rounds, batch.program, steps)
-        display.start(units, "batches")
-        stopped = False
-        began = time.monotonic()
-        try:
-            _train_batches(table, batches, callbacks, should_stop, display.note)
-        except Stopped:
-            stopped = True
-        finally:
-            display.stop()
-            rows = table.finish()
-            if folder.part is None:
-                folder.finish()
-        if table.cost.train_s:
-            display.note(table.cost.in_words(time.monotonic() - began))
+    runs = _open_points(table, inputs, display.note, callbacks)
+    batches = [] if only_table else batch_runs(runs, most)
+    for line in (
+        *outline(sweep.name, sweep.runs, batches),
+        *inputs.data_lines(),
+        f"training: {training_line(resolved_sheet(sweep.points[0].config), sweep.values)}",
+    ):
+        display.note(line)
+    if others:
+        display.note(f"points of {folder.path} that this sweep lacks, and its table, too: {len(others)}")
+    units: dict[Hashable, Unit] = {}
+    for batch in batches:
+        steps = sum(steps_per_round(run.simulation) for run in batch.runs)
+        units[batch.number] = Unit(title(batch), batch.rounds, batch.program, steps)
+    display.start(units, "batches")
+    stopped = False
+    began = time.monotonic()
+    try:
+        _train_batches(table, batches, callbacks, should_stop, display.note)
+    except Stopped:
+        stopped = True
+    finally:
+        display.stop()
+        rows = table.finish()
+        if folder.part is None:
+            folder.finish()
+    if table.cost.train_s:
+        display.note(table.cost.in_words(time.monotonic() - began))
     return rows, stopped
 
 
 def _open_points(
     table: SweepTable,
     inputs: SharedInputs,
-    claims: contextlib.ExitStack,
     note: Callable[[str], None],
     callbacks: Sequence[Callback],
 ) -> list[Run]:
@@ -321,11 +308,10 @@ def _open_points(
         folder = table.folder.point(point.label)
         note_point = lambda text, label=point.label: note(f"{label}: {text}")
         try:
+            if point.label in table.folder.refused:
+                raise table.folder.refused[point.label]
             check_methods(point.config, "")
-            if table.folder.part is None:  # the lock of the whole sweep covers its points
-                folder.check(point.config)
-            else:
-                claims.enter_context(folder.claimed(point.config))
+            folder.create()
             execution = folder.read_execution()
             comparison = open_comparison(point.config, folder, note_point, inputs)
             comparison.resume(point.config, execution, retry_diverged=False)

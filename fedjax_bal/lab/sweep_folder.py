@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_bal.config import Config, parse_yaml, received_value
+from fedjax_bal.config import Config, parse_yaml, received_value, with_convolution
 from fedjax_bal.lab.copies import copied_files, copied_plugins
 from fedjax_bal.lab.csv_text import as_csv, cell_value, read_csv
-from fedjax_bal.lab.errors import CHOOSE_ANOTHER, FolderError, reading
+from fedjax_bal.lab.errors import CHOOSE_ANOTHER, FolderError, ForeignFolderError, reading
 from fedjax_bal.lab.folder import COPIES, POINTS, SHEET, RunFolder
 from fedjax_bal.lab.output_folder import SUMS, OutputFolder
+from fedjax_bal.lab.sweep_plan import Sweep
 
 _RESULTS = "results.csv"
 _CURVES = "curves.csv"
@@ -26,7 +27,8 @@ class SweepFolder(OutputFolder):
     """The files of a sweep.
 
     `part` is the number of a part, from 1, and the number of parts, for a process that trains one part of a sweep. Such
-    processes share the folder: each locks its points, and writes the costs of its runs to its own file.
+    processes share the folder: each locks its points, and writes the costs of its runs to its own file. `refused` tells
+    why points of a claimed folder can't be trained, by label.
     """
 
     marker = SHEET
@@ -37,6 +39,7 @@ class SweepFolder(OutputFolder):
     def __init__(self, path: Path, part: tuple[int, int] | None = None) -> None:
         super().__init__(path)
         self.part = part
+        self.refused: dict[str, FolderError] = {}
 
     @property
     def results(self) -> Path:
@@ -65,55 +68,79 @@ class SweepFolder(OutputFolder):
         return None
 
     @contextlib.contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Creates and locks the folder; a part only checks that the whole sweep isn't running, and locks its points.
+    def claimed(self, sweep: Sweep, *, lock: bool = True) -> Iterator[Sweep]:
+        """Locks the folder, and compares it and its points with a sweep: the only comparison of a session.
+
+        Yields the sweep, with the form of convolution that every point has in the folder. It may have other values on
+        its axes, more rounds and more seeds than the folder's. A part only checks that the whole sweep isn't running,
+        and locks its own points. A dry run takes no `lock`, and writes nothing.
 
         Raises:
+            ForeignFolderError: the folder holds another sweep.
             FolderError: the folder can't be written, is in use, or holds something else.
         """
-        if self.part is None:
-            with self._locked():
-                yield
-        else:
-            self._create()
-            self.check_unlocked()
-            yield
+        # Compared before it is locked: a process that goes on to another folder must not keep this one's out.
+        settled = self._compared(sweep)
+        if not lock:
+            yield settled
+            return
+        with contextlib.ExitStack() as locks:
+            if self.part is None:
+                locks.enter_context(self._locked())
+            else:
+                self.create()
+                self.check_unlocked()
+            if self._marker_text() != self._compared_text:  # by a process that had the lock in the meantime
+                settled = self._compared(sweep)
+            for label, config in settled.part(self.part).configs.items():
+                try:
+                    if self.part is None:  # the lock of the whole sweep covers its points
+                        self.point(label).check_unlocked()
+                    else:
+                        locks.enter_context(self.point(label).claimed(config))
+                except FolderError as error:
+                    self.refused[label] = error
+            yield settled
 
-    def check_owner(self, text: str, points: Mapping[str, Config]) -> None:
-        """Checks, without writing, that the folder is free or holds a sweep that this one continues."""
+    def _compared(self, sweep: Sweep) -> Sweep:
+        """Compares the folder and its points with a sweep; returns it with the points' forms of convolution."""
         self._check_kind()
-        if conflict := self.conflict(text, points):
-            raise FolderError(
-                f"{self.path}: holds another sweep, and nothing in it is touched; choose another folder with --out, or "
-                f"ask for the same sweep, with other values, more rounds or more seeds. They differ in\n  {conflict}"
-            )
+        self.refused.clear()
+        changed = self._compare_axes(sweep)
+        to_train = sweep.part(self.part).configs
+        points = []
+        for point in sweep.points:
+            if changed or point.label in to_train:
+                try:
+                    form = self.point(point.label).compared(point.config)
+                    point = point._replace(config=with_convolution(point.config, form))
+                except FolderError as error:
+                    if changed and isinstance(error, ForeignFolderError):
+                        raise self._foreign(f"{point.label}: {error.differences}") from None
+                    self.refused[point.label] = error
+            points.append(point)
+        return sweep._replace(points=tuple(points))
 
-    def conflict(self, text: str, points: Mapping[str, Config]) -> str:
-        """Describes why a sweep can't continue in this folder; empty if it can.
-
-        The sweep is given as the text of sweep.yaml and its points by label. It may have other values on its axes, more
-        rounds and more seeds than the folder's.
-
-        Raises:
-            FolderError: sweep.yaml can't be read.
-        """
-        if not self.exists():
-            return ""
+    def _compare_axes(self, sweep: Sweep) -> bool:
+        """Returns whether the folder holds a sweep with another text; raises if it has other keys, or no point here."""
+        text = self._compared_text = self._marker_text()
+        if text in (None, sweep.text):
+            return False
         with reading(self.path / SHEET, CHOOSE_ANOTHER):
-            written = self._read(SHEET).decode()
-            if written == text:
-                return ""
-            here, asked = ([list(axis) for axis in parse_yaml(each, SHEET)["sweep"]] for each in (written, text))
+            here, asked = ([list(axis) for axis in parse_yaml(each, SHEET)["sweep"]] for each in (text, sweep.text))
         if here != asked:
-            return f"sweep: the keys {received_value(here)} here, {received_value(asked)} asked for"
+            raise self._foreign(f"sweep: the keys {received_value(here)} here, {received_value(asked)} asked for")
         existing = {point.path.name for point in self.points() if point.exists()}
-        if existing and existing.isdisjoint(points):
-            return "sweep: other values, so that none of the points asked for is here"
-        for label, config in points.items():
-            with contextlib.suppress(FolderError):  # reported when this point is resumed
-                if differing := self.point(label).conflict(config):
-                    return f"{label}: {differing}"
-        return ""
+        if existing and existing.isdisjoint(sweep.configs):
+            raise self._foreign("sweep: other values, so that none of the points asked for is here")
+        return True
+
+    def _foreign(self, differing: str) -> ForeignFolderError:
+        return ForeignFolderError(
+            f"{self.path}: holds another sweep, and nothing in it is touched; choose another folder with --out, or "
+            f"ask for the same sweep, with other values, more rounds or more seeds. They differ in\n  {differing}",
+            differing,
+        )
 
     def begin(self, text: str, points: Mapping[str, Config]) -> None:
         """Writes sweep.yaml, which assigns the folder to this sweep."""

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from fedjax_bal.cli import running
 from fedjax_bal.cli.app import app
 from fedjax_bal.cli.listing import KINDS
-from fedjax_bal.config import load_config, with_convolution
-from fedjax_bal.lab import RunFolder, chosen_form
+from fedjax_bal.config import load_config, yaml_text
+from fedjax_bal.lab import RunFolder, output_folder
 
 BAD = {
     "unknown key": (["training.round=3"], ["training.round: unknown key", "did you mean 'rounds'"]),
@@ -139,7 +139,7 @@ def test_run_writes_everything_and_says_where(here, monkeypatch):
 def test_configurations_of_one_name_that_start_at_once_take_folders_of_their_own(here):
     (here / "small.yaml").write_text(small_run.TEXT)
     refused = ("run", "small.yaml", "partition.samples_per_client=9999", "--plain")  # once it has its folder
-    config = with_convolution(load_config("small.yaml"), chosen_form([load_config("small.yaml")]))
+    config = load_config("small.yaml")
     with RunFolder(here / "runs" / "small").claimed(config):
         with RunFolder(here / "runs" / "small-2").claimed(config.model_copy(update={"seeds": (5,)})):
             assert "writing to runs/small-3. Differences:\n" in invoke(*refused).output
@@ -191,19 +191,42 @@ def test_another_configuration_takes_the_next_folder_and_says_so(here, monkeypat
     assert "training.rounds: 9 here, 7 asked for" in refused.output
 
 
+def test_each_file_is_parsed_once_and_each_folder_compared_once(here, monkeypatch):
+    monkeypatch.setattr(
+        "fedjax_bal.lab.run_comparison",
+        lambda config, folder, *_, **__: folder.begin(config, fresh=False) or {"runs": []},
+    )
+    monkeypatch.setattr(running, "show_comparison", lambda *_: None)
+    done = []
+    for place, step in ((yaml_text, "parse_yaml"), (output_folder, "parse_yaml"), (RunFolder, "compared")):
+        original = getattr(place, step)
+        monkeypatch.setattr(
+            place, step, lambda *given, original=original, step=step: done.append(step) or original(*given)
+        )
+    (here / "small.yaml").write_text(small_run.TEXT)
+    once = ["parse_yaml", "compared"]
+    for changes, wanted in {
+        (): once,
+        ("--plain",): once,  # equal, so that the folder's file isn't parsed
+        ("rounds=9",): [*once, "parse_yaml"],
+        ("rounds=9", "batch_size=7"): [*once, "parse_yaml", "compared"],
+    }.items():
+        assert invoke("run", "small.yaml", *changes).exit_code == 0
+        assert done == wanted
+        done.clear()
+
+
 @pytest.mark.slow
 def test_another_sweep_takes_the_next_folder_and_says_so(here, monkeypatch):
     def begin(plan, folder, *_, **__):
-        folder.check_owner(plan.text, plan.configs)
         folder.begin(plan.text, plan.configs)
         for label, config in plan.configs.items():
-            folder.point(label).check(config)
+            folder.point(label).create()
             folder.point(label).begin(config, fresh=False)
         return [], False
 
     monkeypatch.setattr("fedjax_bal.lab.run_sweep", begin)
-    monkeypatch.setattr(running, "build_page", lambda path: path)
-    monkeypatch.setattr(running, "show_results", lambda *_: None)
+    monkeypatch.setattr(running, "show_sweep", lambda folder: None)
     (here / "grid.yaml").write_text(f"{small_run.TEXT}sweep: [{{training.batch_size: [10, 20]}}]\n")
     for changes in ([], ["training.rounds=9"]):
         assert "Differences" not in invoke("sweep", "grid.yaml", *changes).output

@@ -141,7 +141,7 @@ def test_why_a_process_ends_is_told_by_the_others_too(here):
 SLOW_PAGES = """
 import time
 from fedjax_bal.cli import distributed, running, start
-running._show = lambda *of_a_run: time.sleep(distributed._HEARTBEAT_S + 5)
+running.show_comparison = lambda *of_a_run: time.sleep(distributed._HEARTBEAT_S + 5)
 start.main()
 """
 

@@ -22,7 +22,7 @@ RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2, 0.4]}]"
 def begun(tmp_path):
     """A sweep whose folder exists, and what a worker gets for its second part of two."""
     plan, out = sweep(tmp_path, RATES, FEDAVG), tmp_path / "out"
-    with SweepFolder(out).claimed():
+    with SweepFolder(out).claimed(plan):
         SweepFolder(out).begin(plan.text, plan.configs)
     command = ("sweep", str(out / "sweep.yaml"), "--out", str(out), "--devices", "1", "--plain", "--part", "2/2")
     return plan, (command, plan.text, False, ray._environment())
@@ -70,7 +70,7 @@ def test_a_worker_of_a_real_cluster_is_killed_and_all_comes_to_the_same(tmp_path
     pytest.importorskip("ray", reason="the extra cluster is not installed")
     plan, out = sweep(tmp_path, RATES, FEDAVG), tmp_path / "out"
     here, _, _ = carry(plan, tmp_path / "here", most=1)
-    with SweepFolder(out).claimed():
+    with SweepFolder(out).claimed(plan):
         SweepFolder(out).begin(plan.text, plan.configs)
     killed, notes = [], []
 

@@ -1,5 +1,6 @@
 """Whom a folder belongs to, and what is refused."""
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -13,8 +14,11 @@ import pytest
 import small_run
 
 from fedjax_bal.config import config_digest, load_config, resolved_yaml, run_digest
-from fedjax_bal.lab import FolderError, RunFolder, SweepFolder, choose_folder
+from fedjax_bal.lab import FolderError, Point, RunFolder, Sweep, SweepFolder
+from fedjax_bal.lab.claim import claim_run_folder
+from fedjax_bal.lab.errors import ForeignFolderError
 from fedjax_bal.lab.folder import PERSONALISED, PICTURES, run_name
+from fedjax_bal.models import automatic
 
 
 def claim(path, config, fresh=False):
@@ -33,23 +37,43 @@ def test_another_configuration_is_refused_and_named(tmp_path):
     assert (path / "config.yaml").read_bytes() == before
 
 
-def test_the_next_folder_is_the_first_without_another_configuration(tmp_path):
-    config = lambda *changes: small_run.config(tmp_path, *changes)
-    choose = lambda path, asked: choose_folder(path, lambda place: RunFolder(place).conflict(asked))
-    first = tmp_path / "run"
-    second, third = tmp_path / "run-2", tmp_path / "run-3"
-    assert choose(first, config()) == (first, "")
-    claim(first, config())
-    assert choose(first, config("training.rounds=8")) == (first, "")
-    place, differing = choose(first, config("training.rounds=5", "name=other"))
-    assert place == second
-    assert differing == "name: 'small' here, 'other' asked for\n  training.rounds: 7 here, 5 asked for"
-    claim(second, config("training.rounds=5"))
-    assert choose(first, config("training.rounds=6"))[0] == second
-    assert choose(first, config("training.rounds=4"))[0] == third
-    third.mkdir()
-    (third / "thesis.tex").write_text("precious")
-    assert choose(first, config("training.rounds=4"))[0] == third  # where it is refused
+def test_the_next_folder_is_the_first_without_another_configuration(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notes = []
+
+    def begin(*changes, lock=True):
+        """Begins the folder that a session of these changes gets."""
+        config = small_run.config(tmp_path, *changes)
+        with contextlib.ExitStack() as session:
+            folder, config = claim_run_folder(session, config, None, notes.append, lock=lock)
+            if lock:
+                folder.begin(config, fresh=False)
+        return str(folder.path)
+
+    assert begin(lock=False) == begin() == begin(lock=False) == "runs/small"
+    assert begin("training.rounds=8") == begin("training.rounds=9", lock=False) == "runs/small" and not notes
+    assert begin("training.rounds=5", lock=False) == begin("training.rounds=5") == "runs/small-2"
+    differing = "runs/small holds different results; writing to runs/small-2. Differences:\n  "
+    assert notes == [f"{differing}training.rounds: 8 here, 5 asked for"] * 2
+    with RunFolder(Path("runs/small")).claimed(small_run.config(tmp_path, "training.rounds=8")):
+        assert begin("training.rounds=6") == "runs/small-2"  # and hasn't taken the lock of the first on its way
+    assert begin("training.rounds=4", lock=False) == "runs/small-3"
+    assert not Path("runs/small-3").exists()
+    Path("runs/small-3").mkdir()
+    Path("runs/small-3/thesis.tex").write_text("precious")
+    for lock in (True, False):
+        with pytest.raises(FolderError, match="runs/small-3: is not empty and not a run folder"):
+            begin("training.rounds=4", lock=lock)
+    assert [file.name for file in Path("runs/small-3").iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_that_another_process_begins_before_it_is_locked_is_compared_again(tmp_path, monkeypatch):
+    path, config, create = tmp_path / "run", small_run.config(tmp_path), RunFolder.create
+    other = resolved_yaml(small_run.config(tmp_path, "training.batch_size=7"))
+    monkeypatch.setattr(RunFolder, "create", lambda self: create(self) or (path / "config.yaml").write_text(other))
+    with pytest.raises(ForeignFolderError, match="batch_size: 7 here, 20 asked for"):
+        claim(path, config)
+    assert (path / "config.yaml").read_text() == other
 
 
 def test_a_folder_of_somebody_elses_is_refused(tmp_path):
@@ -95,21 +119,26 @@ def test_every_key_counts_in_the_digest(tmp_path):
         assert config_digest(small_run.config(tmp_path, change)) != config_digest(config)
 
 
-@pytest.mark.slow
-def test_a_folder_goes_on_with_its_form_of_convolution_where_auto_is_asked_for(tmp_path):
-    path, config, form = tmp_path / "run", small_run.config(tmp_path), "builtin"
-    assert RunFolder(path).initial_form(config) is None
-    claim(path, small_run.config(tmp_path, f"model.convolution={form}"))
-    longer = small_run.config(tmp_path, "training.rounds=9")
-    assert [RunFolder(path).initial_form(asked) for asked in (config, longer)] == [form, form]
-    assert RunFolder(path).conflict(longer) == ""
-    other = small_run.config(tmp_path, "training.batch_size=7")
-    assert RunFolder(path).conflict(other) == "training.batch_size: 20 here, 7 asked for"
-    explicit = small_run.config(tmp_path, "model.convolution=plain")
-    assert RunFolder(path).conflict(explicit) == f"model.convolution: '{form}' here, 'plain' asked for"
+def test_a_folder_goes_on_with_its_form_of_convolution_where_auto_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(automatic, "form", lambda: "fast")
+    (tmp_path / "small.yaml").write_text(small_run.TEXT)
+    asked = lambda *changes: load_config(tmp_path / "small.yaml", ["model={name: tiny_bn}", *changes])
+    path = tmp_path / "run"
+    compared = lambda *changes: RunFolder(path).compared(asked(*changes))
+    assert compared() == "fast"
+    claim(path, asked("model.convolution=builtin"))
+    assert compared() == compared("training.rounds=9") == "builtin"
+    with pytest.raises(ForeignFolderError) as other:
+        compared("training.batch_size=7")
+    assert other.value.differences == "training.batch_size: 20 here, 7 asked for"
+    with pytest.raises(ForeignFolderError) as explicit:
+        compared("model.convolution=plain")
+    assert explicit.value.differences == "model.convolution: 'builtin' here, 'plain' asked for"
     shutil.rmtree(path)
-    claim(path, small_run.config(tmp_path, "model.convolution=plain"))
-    assert RunFolder(path).conflict(config) == "model.convolution: 'plain' here, 'auto' asked for"
+    claim(path, asked("model.convolution=plain"))
+    with pytest.raises(ForeignFolderError) as plain:
+        compared()
+    assert plain.value.differences == "model.convolution: 'plain' here, 'fast' asked for"
 
 
 def test_a_kill_while_starting_over_leaves_a_folder_that_can_be_used(tmp_path, monkeypatch):
@@ -135,17 +164,19 @@ def test_two_processes_cannot_share_a_folder(tmp_path):
 
 
 def test_a_point_can_not_be_run_by_hand_while_its_sweep_trains(tmp_path):
-    config, sweep = small_run.config(tmp_path), SweepFolder(tmp_path / "sweep")
-    with sweep.claimed():
-        (sweep.path / "sweep.yaml").write_text("sweep: []\n")
+    config = small_run.config(tmp_path)
+    sweep, plan = SweepFolder(tmp_path / "sweep"), Sweep("sweep", (), (Point("a", {}, config),), "sweep: []\n")
+    with sweep.claimed(plan):
+        (sweep.path / "sweep.yaml").write_text(plan.text)
         with pytest.raises(FolderError, match=f"{sweep.path}: another process is running in this folder"):
             claim(sweep.point("a").path, config)
     with RunFolder(sweep.point("a").path).claimed(config):
         claim(sweep.point("b").path, config)
-        with sweep.claimed(), pytest.raises(FolderError, match="another process"):
-            sweep.point("a").check(config)
-    with sweep.claimed():
-        sweep.point("a").check(config)
+        with sweep.claimed(plan):
+            assert "another process" in str(sweep.refused["a"])
+    later = SweepFolder(sweep.path)
+    with later.claimed(plan):
+        assert not later.refused
 
 
 def test_the_lock_of_a_killed_process_does_not_keep_others_out(tmp_path):
@@ -170,7 +201,7 @@ with RunFolder(Path({str(path)!r})).claimed(config):
         other = small_run.config(tmp_path, "training.batch_size=7")
         with pytest.raises(FolderError, match="another process is running") as another, RunFolder(path).claimed(other):
             pass
-        assert (same.value.another, another.value.another) == (False, True)
+        assert not isinstance(same.value, ForeignFolderError) and isinstance(another.value, ForeignFolderError)
     finally:
         holder.kill()
         holder.wait()

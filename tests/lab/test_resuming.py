@@ -12,7 +12,7 @@ import yaml
 
 from fedjax_bal.config import load_config, with_convolution
 from fedjax_bal.lab import FolderError, RunFolder, Stopped
-from fedjax_bal.lab.compare import chosen_form, open_comparison
+from fedjax_bal.lab.compare import open_comparison
 from fedjax_bal.lab.environment import numeric_settings
 from fedjax_bal.lab.folder import RecordedExecution
 from fedjax_bal.lab.loaded_run import load_run
@@ -91,9 +91,9 @@ def test_a_run_goes_on_with_the_devices_that_it_began_with(tmp_path):
 def begin(path, *changes):
     """Begins a folder, or resumes in it, and trains nothing; returns the form of convolution."""
     loaded = load_config(path.parent / "small.yaml", ["model={name: tiny_bn}", "seeds=[0]", *changes])
-    form = chosen_form([loaded], [RunFolder(path)])
-    config, folder = with_convolution(loaded, form), RunFolder(path)
-    with folder.claimed(config):
+    folder = RunFolder(path)
+    with folder.claimed(loaded) as form:
+        config = with_convolution(loaded, form)
         open_comparison(config, folder, print, SharedInputs()).resume(config, folder.read_execution())
     assert yaml.safe_load((path / "config.yaml").read_text())["model"]["convolution"] == form
     return form

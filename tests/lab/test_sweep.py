@@ -296,7 +296,7 @@ def test_a_point_that_another_process_trains_is_left_to_it(tmp_path):
     first = plan.points[0]
     out.mkdir()
     SweepFolder(out).begin(plan.text, plan.configs)
-    with SweepFolder(out).claimed(), pytest.raises(FolderError, match="another process is running in this folder"):
+    with SweepFolder(out).claimed(plan), pytest.raises(FolderError, match="another process is running in this folder"):
         carry(plan, out, part=(1, 2))
     with SweepFolder(out).point(first.label).claimed(first.config):
         [row], stopped, _ = carry(plan, out, part=(1, 2))

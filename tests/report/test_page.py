@@ -16,8 +16,8 @@ import quick
 import yaml
 from PIL import Image
 
-from fedjax_bal.cli import running
 from fedjax_bal.cli.console import Output
+from fedjax_bal.cli.results import show_results
 from fedjax_bal.lab import FolderError
 from fedjax_bal.metrics import NOTHING, compare
 from fedjax_bal.report import build, build_comparison, gallery, write_figures, write_table
@@ -258,7 +258,7 @@ def test_methods_of_a_run_on_other_data_are_not_paired(make_run, tmp_path, capsy
     table = write_table([folder], ["last5"], bold=True).read_text()
     assert table.count("\\textbf") == 2 and "Bold: the best mean of runs on the same data" in table
 
-    running.show_results(folder, Output(), Output())
+    show_results(folder, Output(), Output())
     told = " ".join(capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ").split())
     assert warning in told and "vs first [95%]" in told
     assert all(text.replace("\N{NO-BREAK SPACE}", " ") in told for text in sentences)

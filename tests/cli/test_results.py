@@ -1,4 +1,4 @@
-"""What a sweep shows at its end."""
+"""What a run or sweep shows at its end."""
 
 import io
 
@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from fedjax_bal.cli.console import Output
-from fedjax_bal.cli.running import show_results
+from fedjax_bal.cli.results import show_results
 
 
 def console(width):
