@@ -23,12 +23,6 @@ def home(tmp_path, monkeypatch):
         jax.config.update(name, value)
 
 
-def test_the_library_keeps_programs_in_the_users_cache_folder(home):
-    caches.keep_compiled_programs()
-    assert getattr(jax.config, FOLDER) == str(home / "fedjax_bal" / "xla")
-    assert (home / "fedjax_bal" / "xla").is_dir()
-
-
 def test_a_folder_that_the_user_has_chosen_stays(home, tmp_path):
     jax.config.update(FOLDER, str(tmp_path / "own"))
     caches.keep_compiled_programs()
@@ -69,21 +63,6 @@ def test_a_folder_that_others_can_write_is_not_used(home, name, mode):
     caches.keep_compiled_programs(notes.append)
     assert getattr(jax.config, FOLDER) is None
     assert len(notes) == 1 and f"{home / name}: can be written by other users" in notes[0]
-
-
-def test_a_folder_of_another_user_is_not_used(home, monkeypatch):
-    caches.cache_folder("xla")
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(OSError, match="belongs to another user"):
-        caches.cache_folder("xla")
-
-
-def test_a_relative_place_of_caches_is_ignored(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert caches.cache_folder("xla") == tmp_path / "home" / ".cache" / "fedjax_bal" / "xla"
-    assert not (tmp_path / "relative").exists()
 
 
 def test_without_a_home_folder_nothing_is_kept_and_none_is_made(tmp_path, monkeypatch):

@@ -54,12 +54,6 @@ def test_what_killed_writers_left_is_removed_once_it_is_old(tmp_path):
     assert {own.name for own in tmp_path.iterdir()} == {"[x]", new.name, other.name}
 
 
-@pytest.mark.parametrize("name", ["x" * 255, "ü" * 127])
-def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path, name):
-    write_atomically(tmp_path / name, b"1")
-    assert (tmp_path / name).read_bytes() == b"1"
-
-
 def test_no_file_takes_the_place_of_a_device_a_pipe_a_socket_or_a_stream(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "linked").symlink_to("/dev/null")

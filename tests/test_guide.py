@@ -18,7 +18,6 @@ from fedjax_bal.cli.app import app
 from fedjax_bal.config import load_config
 from fedjax_bal.jax_setup import cores
 from fedjax_bal.parts import Part
-from fedjax_bal.recipes import RECIPES
 
 pytestmark = pytest.mark.slow
 
@@ -54,12 +53,6 @@ def test_the_table_has_every_role_with_its_methods_and_a_part_that_plays_it():
 
 def blocks(page, language):
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_the_readme_names_every_recipe(name):
-    included = README.read_text().partition("## What's included")[2].partition("\n## ")[0]
-    assert f"`{name}`" in included, "add it to the table of What's included"
 
 
 @pytest.mark.nightly

@@ -1,6 +1,5 @@
 """Blocks of the guide's pages: all are valid, and some pages' run in their order, with a quickstart that is small."""
 
-import json
 import re
 import runpy
 import shlex
@@ -19,8 +18,6 @@ from fedjax_bal.cli.app import app
 from fedjax_bal.cli.arguments import split_arguments
 from fedjax_bal.config import builtin_configs, load_config
 from fedjax_bal.lab import load_sweep
-from fedjax_bal.lab.sweep import COSTS
-from fedjax_bal.metrics import METRICS
 from fedjax_bal.plugins import load_plugins
 
 pytestmark = pytest.mark.slow
@@ -95,16 +92,6 @@ def test_the_blocks_of_a_page_run(page, small):
     assert text in Path(file).read_text()
 
 
-def test_every_run_of_the_sweeps_file_can_be_set_up(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    page = (GUIDE / "sweeps.md").read_text()
-    ((file, block),) = [(file, block) for _, file, block in BLOCK.findall(page) if file]
-    Path(file).write_text(block)
-    (command,) = [line for line in COMMAND.findall(page) if f"{file} --dry-run" in line]
-    result = CliRunner().invoke(app, shlex.split(command, comments=True))
-    assert "rates: 24 runs, 24 to train; " in result.output and "left out" not in result.output
-
-
 @pytest.mark.nightly
 def test_weights_go_in_and_models_out(small, capsys):
     pytest.importorskip("flatbuffers")
@@ -120,28 +107,6 @@ def test_weights_go_in_and_models_out(small, capsys):
         np.testing.assert_allclose(found["logits"], found["outputs"].logits, rtol=SUM, atol=SUM)
     runpy.run_path("predict.py")
     assert capsys.readouterr().out.splitlines()[-1].count("'") == 2 * 5
-
-
-def test_results_are_explained(small):
-    page = (GUIDE / "reading_results.md").read_text()
-    named = {name.rstrip("/") for name in re.findall(r"`([\w.*/-]+)`", page)}
-    run_command(["run"])
-    run_command(["sweep", "lr=0.01,0.1", "name=rates"])
-    blocks = BLOCK.finditer((GUIDE / "own_data.md").read_text())
-    run_blocks("".join(block.group() for block in blocks if "patients.csv" in block.group()))
-    assert len(run_blocks(page)["fedavg"]) == 4
-
-    folder = Path("runs/quickstart")
-    assert {file.name for file in folder.iterdir() if file.suffix not in (".tex", "") or file.is_dir()} <= named
-    tables = (folder / "tables.tex").read_text().replace("fedavg", "FIRST").replace("of last 2", "of last 5")
-    head = re.findall(r"toprule\n(.*) ", tables)[0].replace("\\", "").replace("{[}", "[").replace("{]}", "]")
-    headings = head.split(" & ")
-    explained = {line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| ")}
-    assert {*headings[1:]} <= explained
-    summary = json.loads((folder / "summary.json").read_text())
-    line = json.loads((folder / "metrics.jsonl").read_text().partition("\n")[0])
-    assert {*summary, *summary["runs"][0], *line} - {*METRICS} <= named
-    assert {"point", "status", "failure", *COSTS} <= named
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(GUIDE.glob("*.md"))], ids=lambda page: page.stem)

@@ -19,20 +19,6 @@ def _on_the_path(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / ".ci" / "guide")
 
 
-def test_a_card_says_what_is_declared():
-    pytest.importorskip("latex2mathml", reason="the extra docs isn't installed")
-    import method_cards
-
-    card = method_cards.method_card("fedprox")
-    assert r"$\frac{\mu}{2} \| y - w \|^2$" in card
-    assert "**`Proximal`** ([Loss](../roles.md))" in card and "- `mu=0.001`: " in card
-    assert "@inproceedings{li2020fedprox" in card
-    assert "**Needs** no particular" in card and "**Needs** plain SGD" in method_cards.method_card("fednova")
-    assert "optimizer: `sgd, learning_rate=1.0, momentum=0.9`." in method_cards.method_card("fedavgm")
-    astraea = method_cards.method_card("astraea")
-    assert "selector of clients: `mediated, order=fixed, " in astraea and "[](" not in astraea
-
-
 def test_costs_are_relative_to_fedavg():
     import measured
 
@@ -44,13 +30,6 @@ def test_costs_are_relative_to_fedavg():
     ]
     assert figures["fedic"].pace == pytest.approx(fmean(paces[0]) / fmean(paces[1]))
     assert figures["fedavg"].pace == 1 and "cores" in machine
-
-
-def test_accuracies_stand_beside_the_paper_s():
-    import measured
-
-    (pair,) = [pair for pair in measured.beside_papers() if pair.recipe == "rebafl" and "m20" in pair.config]
-    assert (pair.paper, pair.here, pair.which) == (pytest.approx(78.81), pytest.approx(77.75), "final")
 
 
 def test_points_of_a_sweep_stand_beside_their_own_numbers(tmp_path, monkeypatch):
@@ -69,14 +48,6 @@ def test_points_of_a_sweep_stand_beside_their_own_numbers(tmp_path, monkeypatch)
     (pair,) = measured.beside_papers.__wrapped__()
     assert (pair.setting, pair.recipe, pair.runs) == (first, "fedavg", 2)
     assert (pair.paper, pair.here) == (pytest.approx(98.96), pytest.approx(98))
-
-
-def test_formulas_are_shown_without_a_script():
-    pytest.importorskip("latex2mathml", reason="the extra docs isn't installed")
-    import markup
-
-    page = markup.with_formulas(r'<p>If <span class="arithmatex">\(a_1 &lt; \frac{1}{2}\)</span>, stop.</p>')
-    assert page.startswith("<p>If <math") and "<mfrac>" in page and page.endswith("</math>, stop.</p>")
 
 
 def test_the_notebook_is_what_the_pages_give():

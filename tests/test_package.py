@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedjax_bal import __version__
 from fedjax_bal.metrics import METRICS
 from fedjax_bal.recipes import RECIPES
 
@@ -42,6 +43,11 @@ def test_the_wheel_holds_the_package_and_its_configurations_and_works_alone(tmp_
     (version,) = run("fedjax_bal", "--version", **alone).split()[-1:]
     assert f"-{version}-" in wheel.name
     assert "papers/rebafl/table1_fmnist_m20" in run("fedjax_bal", "list", "configs", **alone)
+
+
+def test_what_others_cite_has_the_package_s_version():
+    assert f'\nversion: "{__version__}"\n' in (ROOT / "CITATION.cff").read_text()
+    assert f"version = {{{__version__}}}" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.nightly

@@ -24,7 +24,7 @@ from fedjax_bal.lab import RunFolder, SweepFolder, load_run
 from fedjax_bal.lab.environment import command_options
 from fedjax_bal.plugins import load_plugins, plugin_copies
 from fedjax_bal.recipes import RECIPES
-from fedjax_bal.registry import PluginError, format_error
+from fedjax_bal.registry import PluginError
 
 FOLDER = Path(__file__).parent / "plugins"
 METHODS = FOLDER / "methods"
@@ -73,9 +73,7 @@ def refusal(*arguments):
     ("target", "message"),
     [
         ("", "--plugin : there is no Python file or module ''"),
-        (" ", "there is no Python file or module ' '"),
         ("x" * 5000, f"--plugin {'x' * 100}: there is no Python file or module"),
-        (f"{'x' * 5000}.py", "there is no Python file"),
         ("./absent", "there is no Python file"),
         ("..", "there is no Python file"),
     ],
@@ -142,10 +140,6 @@ def test_every_kind_is_used_like_what_is_built_in(here):
     [
         ("recipes", "soft_labels Soft labels: keeps a model from being sure."),
         ("recipes", "small_features Adds weight times the mean squared feature."),
-        ("recipes", "takes weight=0.1"),
-        ("models", "takes width=32, layers=1"),
-        ("selectors", "takes largest=false"),
-        ("partitions", "takes mixed=0.0"),
         ("datasets", "stripes Images of one bright row, the class."),
         ("metrics", "of each evaluated round and of a whole run"),
     ],
@@ -153,28 +147,6 @@ def test_every_kind_is_used_like_what_is_built_in(here):
 def test_lists_have_plugins_too(kind, wanted, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert wanted in " ".join(invoke("list", kind, "--plugin", METHODS).output.split())
-
-
-@pytest.mark.slow
-def test_a_sweep_over_own_methods(here):
-    shutil.copytree(FOLDER, here, dirs_exist_ok=True)
-    result = invoke("sweep", "sweep.yaml", "--plain", "--plugin", "methods")
-    assert result.exit_code == 0, result.output
-    rows = list(csv.DictReader((here / "runs/swept/results.csv").read_text().splitlines()))
-    assert len(rows) == 8 and {row["status"] for row in rows} == {"done"}
-    files = (here / "runs/swept/points").glob("*/metrics.jsonl")
-    losses = {json.loads(line)["test_loss"] for file in files for line in file.read_text().splitlines()}
-    assert len(losses) == 16  # every method does something of its own, in each of two rounds
-    assert all(float(row["geometric_mean"]) >= 0 for row in rows)
-    assert "plugins: {methods: " in (here / "runs/swept/sweep.yaml").read_text()
-    page = (here / "runs/swept/sweep.html").read_text()
-    assert re.search(r"fedjax-bal sweep sweep.yaml --plugin \S*methods", page)
-    again = ("sweep", "runs/swept/sweep.yaml", "--out", "runs/swept", "--plain", "--plugin", "methods")
-    assert invoke(*again).exit_code == 0
-    (here / "methods/small.py").write_text((METHODS / "small.py").read_text() + "# changed\n")
-    assert "sweep.yaml (learning_rate=0.02): plugins.methods: received '" in refusal(*again)
-    text = refusal("sweep", "sweep.yaml", "--out", "runs/swept", "--plain", "--plugin", "methods")
-    assert "holds a different sweep" in text and "learning_rate=0.02: plugins.methods: '" in text
 
 
 @pytest.mark.slow
@@ -201,15 +173,6 @@ def test_a_changed_source_is_another_run(here):
 
     (here / "mine.py").write_text(RECIPE)
     assert session().steps == [("mine", 0, 2)]  # nothing is left to do
-
-
-def test_only_plugins_that_are_used_belong_to_a_run(here):
-    (here / "small.yaml").write_text(SMALL.replace("recipe: mine", "recipe: fedavg"))
-    (here / "mine.py").write_text(RECIPE)
-    plain = load_config("small.yaml")
-    load_plugins(["mine.py"])
-    assert load_config("small.yaml") == plain and not plain.plugins
-    assert list(load_config("small.yaml", ["methods=[{recipe: mine}]"]).plugins) == ["mine"]
 
 
 def test_the_digest_is_of_all_files_of_a_package(here):
@@ -288,20 +251,10 @@ def test_of_a_package_only_its_own_regular_files_count(here):
 _NAMED = {  # what a plug-in holds, and what the message says
     "a syntax error": ("\ndef broken(:\n", ["bad.py, line 2", "SyntaxError"]),
     "an exception at import": ("\n\nraise KeyError('nothing')\n", ["bad.py, line 3", "KeyError: 'nothing'"]),
-    "an exit at import": ("import sys\nsys.exit(0)\n", ["bad.py, line 2", "SystemExit"]),
-    "an import that fails": ("import no_such_module_here\n", ["bad.py, line 1", "no_such_module_here"]),
-    "not text": ("\0", ["bad.py"]),
     "a wrong kind": (RECIPE.replace('"recipe"', '"recipes"'), ["bad.py, line 5", "'recipes'", "did you mean 'recipe'"]),
     "a name that exists": (RECIPE.replace('"mine"', '"fedavg"'), ["bad.py, line 5", "'fedavg'", "exists"]),
-    "an alias": (
-        'from fedjax_bal import register\n@register("partitioner", "lda")\ndef f(rng, labels, num_clients): ...\n',
-        ["bad.py, line 2", "'lda'", "for dirichlet"],
-    ),
-    "a bad name": (RECIPE.replace('"mine"', '"./mine"'), ["bad.py, line 5", "letters, digits"]),
-    "nothing callable": ('from fedjax_bal import register\nregister("recipe", "mine")(3)\n', ["bad.py, line 2", "3"]),
     "no class of parts": (RECIPE.replace('"recipe"', '"part"'), ["bad.py, line 5", "must be a class of parts"]),
     "no annotation": (RECIPE.replace("mu: float = 0.1", "mu"), ["bad.py, line 5", "mu needs an annotation"]),
-    "a key that is taken": (RECIPE.replace("mu: float", "model: float"), ["bad.py, line 5", "model needs"]),
     "a partitioner of other arguments": (
         'from fedjax_bal import register\n@register("partitioner", "p")\ndef f(labels, clients): ...\n',
         ["bad.py, line 2", "rng, labels, num_clients first"],
@@ -321,19 +274,8 @@ def test_a_plugin_that_cannot_be_loaded_is_named_with_its_line(here, name):
     assert all(fragment in text for fragment in fragments), text
 
 
-@pytest.mark.parametrize(
-    "target", ["nowhere.py", "some/where", "nowhere", "no.where", "folder", "small.yaml", "loop.py"]
-)
-def test_missing_plugins_are_refused(here, target):
-    (here / "folder").mkdir()
-    (here / "loop.py").symlink_to("loop.py")
-    (here / "small.yaml").write_text(SMALL)
-    assert f"--plugin {target}: there is no" in refusal("run", "small.yaml", "--plugin", target)
-
-
 _FAILING = {  # an own function, and what a run of it says
     "a recipe": ("    return Recipe('mine', fedprox(mu).nothing)", ["line 7", "AttributeError"]),
-    "a recipe of something else": ("    return 3", ["line 5", "mine returned 3, must return a Recipe"]),
     "a hook": (
         """    return Recipe("mine", (Broken(),))
 
@@ -367,15 +309,6 @@ def odd(result):
 """,
         ["line 11", "KeyError: 'odd'"],
     ),
-    "a metric of something else": (
-        """    return Recipe("mine", ())
-
-@fedjax_bal.register("metric", "odd")
-def odd(result):
-    return "high"
-""",
-        ["line 9", "odd returned 'high', must return a number, or None"],
-    ),
 }
 
 
@@ -397,10 +330,7 @@ def test_an_exception_in_a_plugin_is_named_with_its_line(here, name):
             "partitioner(rng, labels, num_clients): return [labels]",
             "must return a list with the row numbers of each",
         ),
-        ("partition={scheme: odd, clients: 20, seed: 0}", "partitioner(rng, labels, num_clients): rng.no", "'no'"),
-        ("selection={name: odd, clients_per_round: 2}", "selector(clients_per_round): return 1", "a Selector"),
         ("model={name: odd}", "model(num_classes, input_shape): return num_classes", "a fedjax_bal Model"),
-        ("dataset={name: odd}", "dataset(): return 1", "a Dataset"),
     ],
 )
 def test_what_a_plugin_returns_is_checked(here, change, body, wanted):
@@ -423,26 +353,13 @@ def test_a_sweep_goes_on_without_a_method_that_fails(here):
 
 _TRIED = [  # ways in which a configuration might try to run code
     "methods: [{recipe: trap}]",
-    "methods: [{recipe: ./trap.py}]",
-    "methods: [{recipe: 'trap:mine'}]",
     "methods: [{recipe: trap.mine}]",
-    "methods: [{recipe: [trap, fedavg]}]",
     "methods: [{recipe: !!python/name:trap.mine }]",
-    "methods: [!!python/object/apply:trap.mine []]",
-    "methods: [!!python/module:trap ]",
     "plugins: [trap.py]",
     "plugins: trap",
-    "plugins: {trap: trap.py}",
-    "plugin: trap.py",
     "base: trap.py",
     "dataset: {name: trap}",
-    "dataset: {name: npz, path: trap.py}",
-    "partition: {scheme: trap, clients: 4, seed: 0}",
-    "model: {name: trap.py}",
-    "selection: {name: trap, clients_per_round: 2}",
-    "training: {rounds: 2, optimizer: {name: trap}}",
     "training: {rounds: 2, early_stopping: {metric: trap}}",
-    "availability: {name: trace, file: trap.py}",
 ]
 
 
@@ -489,15 +406,6 @@ def test_installed_packages_offer_plugins(here, monkeypatch):
     assert "the plug-in mine of an installed package: " in refusal("list", "recipes")
 
 
-def test_the_same_file_is_loaded_once_and_another_of_its_name_refused(here):
-    for folder in ("a", "b"):
-        (here / folder).mkdir()
-        (here / folder / "mine.py").write_text(RECIPE)
-    load_plugins(["a/mine.py", "./a/mine.py"])
-    with pytest.raises(plugins.PluginError, match=r"--plugin b/mine.py: there is another plug-in of this name"):
-        load_plugins(["b/mine.py"])
-
-
 def test_a_name_is_a_module_where_there_is_one(here, monkeypatch):
     (here / "pack").mkdir()
     (here / "pack/__init__.py").write_text("from pack import methods")
@@ -509,28 +417,6 @@ def test_a_name_is_a_module_where_there_is_one(here, monkeypatch):
     assert RECIPES.plugin("mine").source == here / "pack"
     for name in ("pack", "pack.methods"):
         del sys.modules[name]  # for good: monkeypatch would put it back
-
-
-def test_a_models_convolution_is_handed_on_to_those_that_take_it():
-    given = []
-
-    @register("model", "odd")
-    def odd(num_classes, input_shape, convolution: str = "fast", width: int = 4):
-        given.append((convolution, width))
-        return models.build("mlp", num_classes, input_shape, hidden=(width,))
-
-    assert list(models.options("odd")) == ["width"]
-    model = models.build("odd", 10, (28, 28, 1), convolution="plain", width=7)
-    assert given == [("plain", 7)] and (model.name, model.options) == ("odd", (("width", 7),))
-    with pytest.raises(ValueError, match="width: received 0.5"):
-        models.build("odd", 10, (28, 28, 1), width=0.5)
-
-
-def test_processes_of_a_run_have_to_agree_on_plugins(here):
-    (here / "mine.py").write_text(RECIPE)
-    load_plugins(["mine.py"])
-    config = load_config(None, ["methods=[{recipe: mine}]"])
-    assert shared_facts(config)["plugins.mine"] == repr(config.plugins["mine"])
 
 
 def test_python_registers_too():
@@ -585,8 +471,32 @@ def test_a_citation_that_cannot_be_read_is_refused(text):
         register("metric", "mine", citation=BIBTEX)(lambda result: 1.0)
 
 
-def test_an_errors_notes_are_told_but_for_jaxs():
-    error = KeyError("prototype")
-    for note in ("in local step 2 of 5", "--------------------\nFor simplicity, JAX has removed", "by client 3"):
-        error.add_note(note)
-    assert format_error(error).splitlines() == ["KeyError: 'prototype'", "in local step 2 of 5", "by client 3"]
+def test_the_same_file_is_loaded_once_and_another_of_its_name_refused(here):
+    for folder in ("a", "b"):
+        (here / folder).mkdir()
+        (here / folder / "mine.py").write_text(RECIPE)
+    load_plugins(["a/mine.py", "./a/mine.py"])
+    with pytest.raises(plugins.PluginError, match=r"--plugin b/mine.py: there is another plug-in of this name"):
+        load_plugins(["b/mine.py"])
+
+
+def test_a_models_convolution_is_handed_on_to_those_that_take_it():
+    given = []
+
+    @register("model", "odd")
+    def odd(num_classes, input_shape, convolution: str = "fast", width: int = 4):
+        given.append((convolution, width))
+        return models.build("mlp", num_classes, input_shape, hidden=(width,))
+
+    assert list(models.options("odd")) == ["width"]
+    model = models.build("odd", 10, (28, 28, 1), convolution="plain", width=7)
+    assert given == [("plain", 7)] and (model.name, model.options) == ("odd", (("width", 7),))
+    with pytest.raises(ValueError, match="width: received 0.5"):
+        models.build("odd", 10, (28, 28, 1), width=0.5)
+
+
+def test_processes_of_a_run_have_to_agree_on_plugins(here):
+    (here / "mine.py").write_text(RECIPE)
+    load_plugins(["mine.py"])
+    config = load_config(None, ["methods=[{recipe: mine}]"])
+    assert shared_facts(config)["plugins.mine"] == repr(config.plugins["mine"])

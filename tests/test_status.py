@@ -45,26 +45,12 @@ def test_a_text_replaces_the_one_before_and_none_is_left(terminal):
     assert screen(terminal) == ["", "fedavg: round 1 of 2", "fedavg: " + "x" * 71, "", ""]
 
 
-def test_an_error_removes_the_line(terminal):
-    with pytest.raises(KeyError), StatusLine("fedavg", None) as status:
-        status.show("compiling")
-        raise KeyError
-    assert screen(terminal) == ["", "fedavg: compiling", "", ""]
-
-
 @pytest.mark.parametrize("shown", [None, False, True])
 def test_without_a_terminal_the_line_is_shown_if_asked_for(shown, replaced):
     stream = replaced(io.StringIO())
     with StatusLine("fedavg", shown) as status:
         status.show("round 1 of 2")
     assert bool(stream.getvalue()) == bool(shown)
-
-
-def test_a_notebook_shows_the_line(replaced):
-    stream = replaced(type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})())
-    with StatusLine("fedavg", None) as status:
-        status.show("round 1 of 2")
-    assert "round 1 of 2" in stream.getvalue()
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import pytest
 from fedjax_bal import models
 from fedjax_bal.bench import workloads
 from fedjax_bal.bench.workloads import WORKLOADS, material, model_of
-from fedjax_bal.data import DATASETS
 
 CLIENTS = {"W1": 1000, "W2": 50, "W3": 1000, "W4": 500, "W4b": 5000, "W5": 100}
 COHORT = {"W1": 50, "W2": 10, "W3": 100, "W4": 25, "W4b": 250, "W5": 10}
@@ -42,12 +41,6 @@ def test_equal_clients_have_the_stated_size(name, labels):
     assert {len(mine) for mine in dealt(name, labels)} == {SIZE[name]}
 
 
-@pytest.mark.parametrize("name", ["W1", "W2", "W3"])
-def test_where_there_are_rows_enough_nobody_shares_one(name, labels):
-    rows = np.concatenate(dealt(name, labels))
-    assert len(np.unique(rows)) == len(rows)
-
-
 def test_two_classes_each_and_all_classes_alike(labels):
     counts = np.stack([np.bincount(labels["W2"][mine], minlength=10) for mine in dealt("W2", labels)])
     assert ((counts > 0).sum(1) == 2).all()
@@ -68,16 +61,6 @@ def test_ragged_sizes_follow_their_laws(labels):
     above = heavy[heavy > 10]
     assert heavy.mean() == pytest.approx(235, rel=0.1)
     assert np.median(above) == pytest.approx(235 * np.exp(-0.72), rel=0.05)
-
-
-def test_sources_are_normalised_as_the_data_sets_are():
-    for source, name in (
-        (workloads.CIFAR10, "cifar10"),
-        (workloads.FASHION_MNIST, "fashion_mnist"),
-        (workloads.TURNED, "mnist"),
-    ):
-        info = DATASETS[name]
-        assert (source.mean, source.std, source.input_shape) == (info.mean, info.std, info.image_shape)
 
 
 def test_turned_images_are_47_classes_of_two_sets(monkeypatch):

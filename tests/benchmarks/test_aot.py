@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import _hlo
 import _loops
 import aot
-from _accelerators import TARGETS, topology_devices
+from _accelerators import TARGETS
 
 pytestmark = pytest.mark.slow
 
@@ -151,15 +151,6 @@ def test_a_kernel_takes_as_long_as_its_memory_its_products_or_its_launch():
     assert copied.seconds == pytest.approx(2 * 8e6 * 16 / (0.85 * 4.8e12))
 
 
-def test_what_is_in_graphs_is_counted_for_each_loop():
-    assert loops()["1"].in_graphs == 2
-    inside = "\n".join(
-        ["000: kCommandBuffer []", *(f"    {line}" for line in THUNKS.splitlines()[2:])]
-    )  # loops and branches in one graph
-    assert loops(inside)["1"].in_graphs == 3
-    assert loops("")["1"].in_graphs is None
-
-
 def test_worse_figures_are_named():
     saved = {"temp_bytes": 10, **aot.summary(list(loops().values()))}
     assert aot.regressions(saved, saved) == []
@@ -167,19 +158,6 @@ def test_worse_figures_are_named():
     more["loops"]["1"]["copies"], more["temp_bytes"] = 2, 11
     assert aot.regressions(saved, more) == ["copies: 2 where 1 was saved", "temp_bytes: 11 where 10 was saved"]
     assert "no figures" in aot.regressions(None, saved)[0]
-
-
-def test_settings_are_options_of_the_execution_or_the_convolution():
-    given = ["execution.precision=bfloat16", "execution.chunk=4", "model.convolution=grouped"]
-    assert aot.read_settings(given) == ({"precision": "bfloat16", "chunk": 4}, {"convolution": "grouped"})
-    with pytest.raises(SystemExit, match="execution.NAME=VALUE"):
-        aot.read_settings(["chunk=4"])
-
-
-@pytest.mark.skipif(importlib.util.find_spec("jax_cuda13_plugin") is not None, reason="the extra aot is installed")
-def test_without_the_extra_a_message_says_what_to_install():
-    with pytest.raises(SystemExit, match=r"--target h200: .*pip install 'fedjax_bal\[aot\]'"):
-        topology_devices("h200")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax_cuda13_plugin") is None, reason="the extra aot is not installed")

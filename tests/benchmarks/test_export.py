@@ -41,24 +41,6 @@ def test_a_file_holds_the_federation_and_its_cohorts(tmp_path, monkeypatch):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("arguments", "fragments"),
-    [
-        (["W9", "x.npz"], ["workload: received 'W9'", "W4b"]),
-        (["W1", "x.npz", "--data-dir", "."], ["cifar10 was not found", "cifar-10-binary.tar.gz"]),
-        (["W3", "x.npz", "--rounds", "0"], ["rounds: received 0"]),
-        (["W3", "/dev/null/x.npz"], ["/dev/null/x.npz"]),
-    ],
-)
-def test_bad_input_gives_one_message(tmp_path, monkeypatch, capsys, arguments, fragments):
-    monkeypatch.chdir(tmp_path)
-    assert run(monkeypatch, *arguments) == 2
-    message = capsys.readouterr().err
-    assert all(fragment in message for fragment in fragments)
-    assert message.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
 def test_cohorts_are_those_that_a_simulation_chooses():
     workload = WORKLOADS["W3"]._replace(clients_per_round=3)
     labels = np.arange(12) % 10

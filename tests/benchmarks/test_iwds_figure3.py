@@ -28,12 +28,3 @@ def test_the_ends_of_the_curve_and_the_value_at_beta_0():
     assert curve[-1] == pytest.approx(1, abs=3e-3)
     assert (np.diff(curve) <= 1e-12).all()
     assert iwds_figure3.ratios(np.array([0.9999]), (4500.0, 500 / 9))[0] == pytest.approx(1.24, abs=5e-3)
-
-
-def test_the_three_files_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["iwds_figure3.py", "--out", str(tmp_path / "new")])
-    iwds_figure3.main()
-    files = {file.name for file in (tmp_path / "new").iterdir()}
-    assert files == {"iwds_figure3.csv", "iwds_figure3.svg", "iwds_figure3.png"}
-    heading, *rows = (tmp_path / "new" / "iwds_figure3.csv").read_text().splitlines()
-    assert heading.split(",") == ["beta", *iwds_figure3.PAIRS] and len(rows) == len(iwds_figure3.grid())

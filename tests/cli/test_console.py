@@ -78,14 +78,3 @@ def test_messages_have_no_control_characters(arguments, tmp_path, monkeypatch):
 
 def console(width):
     return Output(file=io.StringIO(), width=width)
-
-
-def test_a_name_without_a_text_is_listed():
-    own = console(80)
-    own.print(names_table([("mine", []), ("fedavg", ["The mean."])]))
-    assert [line.split() for line in own.file.getvalue().splitlines()] == [["mine"], ["fedavg", "The", "mean."]]
-
-
-def test_there_is_room_for_any_table_in_a_file(monkeypatch):
-    monkeypatch.delenv("COLUMNS", raising=False)
-    assert Output(file=io.StringIO()).room > 10_000 and console(80).room == 80

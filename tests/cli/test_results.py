@@ -3,10 +3,8 @@
 import io
 
 import pytest
-import typer
 import yaml
 
-from fedjax_bal.cli import results
 from fedjax_bal.cli.console import Output
 from fedjax_bal.cli.results import show_results
 
@@ -35,13 +33,6 @@ def folder(tmp_path):
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sheet))
     (tmp_path / "results.csv").write_text("\n".join([f"{heads},failure", *rows]) + "\n")
     return tmp_path
-
-
-def test_failures_that_are_not_named_are_counted(capsys):
-    with pytest.raises(typer.Exit):
-        results.fail_for_failures(f"p, a, seed {seed}: diverged: round 1" for seed in range(22))
-    told = capsys.readouterr().err.splitlines()
-    assert told[-2:] == ["  p, a, seed 19: diverged: round 1", "  and 2 more"]
 
 
 def test_a_sweep_ends_with_its_conditions_the_paper_and_the_result(folder):

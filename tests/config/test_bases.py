@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import registered
 from rounding import SUM
 from typer.testing import CliRunner
 
@@ -39,13 +38,10 @@ def written(folder, text, name="mine.yaml"):
 
 SAME = {
     "a table": [OWN, "partition=natural", "model=mlp", PLAIN],
-    "photos": ["dataset={name: image_folder, path: photos, side: 32}", "model=simple_cnn", "methods=[fedavg]"],
     "another set": ["dataset=mnist", PLAIN, "seeds=3", "clients=7"],
-    "by the key of its name": ["dataset.name=Shuttle", "methods=fedprox"],
     "an option": ["momentum=0.9", "dataset=letter", "methods=[{recipe: fedprox, mu: 0.2}]", "rounds=3"],
     "another optimizer": ["dataset=letter", "methods=[fedavg]", "optimizer={name: adam, learning_rate: 0.001}"],
     "a long tail": ["dataset=letter", "methods=[fedavg]", "imbalance_factor=9", "auxiliary.per_class=2"],
-    "its own name": ["dataset=letter", "methods=[fedavg]", "name=letters"],
 }
 
 
@@ -79,15 +75,6 @@ def test_without_other_data_it_is_the_quickstart(changes):
     assert load_config(None, changes) == load_config("quickstart", changes)
     assert load_config(None, changes).partition.imbalance_factor == 50
     assert load_config("quickstart").dataset.name == DatasetSection.default().name
-
-
-@pytest.mark.parametrize(
-    ("axis", "name"), [("dataset=mnist,letter", "mnist"), ("dataset=fashion_mnist_small,mnist", "mnist")]
-)
-def test_an_axis_of_data_sets_starts_from_the_same_defaults(axis, name):
-    sweep = load_sweep(None, [axis, "methods=fedavg"])
-    assert sweep.name == f"{name}-sweep"
-    assert {point.config.partition.imbalance_factor for point in sweep.points} == {1}
 
 
 def test_methods_are_asked_for_and_rows_of_the_server_too():
@@ -127,7 +114,6 @@ def test_another_scheme_drops_the_parameters_of_the_former_one_alone(tmp_path):
         ("dataset: {name: letter}", {"dataset.name": "mnist"}),
         ("partition: {scheme: iid}", {"partition.scheme": "natural"}),
         ("rounds: 5", {"training.rounds": 4}),
-        ("name: mine", {}),
     ],
 )
 def test_a_papers_results_come_along_with_what_is_not_as_in_the_paper(tmp_path, text, setting):
@@ -166,16 +152,6 @@ def test_another_optimizer_needs_its_own_rate_and_the_usual_one_is_named(tmp_pat
                 assert load_config(path, [*order, *methods]).training.optimizer.learning_rate == 0.02
 
 
-def test_plain_sgd_in_place_of_another_optimizer_needs_its_own_rate_too(tmp_path):
-    written(tmp_path, "methods: [fedavg]\ntraining: {optimizer: {name: adam, learning_rate: 0.001}}\n", "base.yaml")
-    file = written(tmp_path, "base: base.yaml\ntraining: {optimizer: sgd}\n")
-    with pytest.raises(ConfigError, match="received 'sgd' without a learning_rate.* 0.05"):
-        load_config(file)
-    assert load_config(file, ["lr=0.2"]).training.optimizer.learning_rate == 0.2
-    same = written(tmp_path, "base: base.yaml\ntraining: {optimizer: {name: adam, b1: 0.8}}\n", "same.yaml")
-    assert load_config(same).training.optimizer.learning_rate == 0.001
-
-
 def test_the_servers_optimizer_and_that_of_a_method_need_theirs():
     with pytest.raises(ConfigError, match=r"server_optimizer\.name: received 'yogi' without.*learning_rate: 0\.01\}"):
         load_config(None, ["server_optimizer=yogi"])
@@ -190,13 +166,6 @@ def test_a_methods_own_rate_stays_whatever_optimizer_all_methods_have():
     changes = ["optimizer={name: adam, learning_rate: 0.001}", PLAIN]
     chosen = [method.training.optimizer for method in load_config(None, changes).methods]
     assert [(each.name, each.learning_rate) for each in chosen] == [("adam", 0.001), ("adam", 0.03)]
-
-
-def test_messages_are_about_what_the_user_states():
-    registered.load_included()
-    with pytest.raises(ConfigError, match="partition.alpha: unknown key for pathological"):
-        load_config("papers/rebafl/table1_c10_m20", ["dataset=mnist", "partition.alpha=3"])
-    assert to_plain(load_config("papers/rebafl/table1_c10_m20"))["partition"]["classes_per_client"] == 2
 
 
 @pytest.mark.slow

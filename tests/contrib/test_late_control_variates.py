@@ -89,13 +89,6 @@ def test_clipping_where_it_bites_equals_the_transcribed_code():
     check(float64.run(simulation(dataclasses.replace(recipe, parts=(LateControlVariates(clip=clip),)))), clip)
 
 
-def test_a_round_without_any_arrival_changes_nothing():
-    lost = dataclasses.replace(SOME, delivery=bernoulli(1e-12))
-    nobody = simulation(late_control_variates(clip=10.0), participation=lost)
-    before = jax.device_get(nobody.init(SEED).state)
-    assert toys.largest_difference(before, float64.run(nobody)) == 0
-
-
 def test_a_client_without_a_step_keeps_its_controls_and_has_a_finite_derivative():
     own, ones = LateControlVariates(), {"w": jnp.ones(2)}
     ctx = SimpleNamespace(broadcast={own.slot: {"w": jnp.full(2, 5.0)}})
@@ -117,3 +110,10 @@ def test_what_does_not_fit_is_refused():
     for bad, message in ((optimizer("adam", 0.1), "plain SGD"), (nesterov, "nesterov"), (optax.sgd(0.1), "an optax")):
         with pytest.raises(ValueError, match=message):
             simulation(late_control_variates(), local=LocalTraining(optimizer=bad))
+
+
+def test_a_round_without_any_arrival_changes_nothing():
+    lost = dataclasses.replace(SOME, delivery=bernoulli(1e-12))
+    nobody = simulation(late_control_variates(clip=10.0), participation=lost)
+    before = jax.device_get(nobody.init(SEED).state)
+    assert toys.largest_difference(before, float64.run(nobody)) == 0

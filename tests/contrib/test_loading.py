@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import registered
 import small_run
 import yaml
@@ -20,6 +21,7 @@ def invoke(*words):
     return result
 
 
+@pytest.mark.slow
 def test_a_run_names_the_plugin_it_needs_and_resumes_with_it_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.yaml").write_text(TEXT)

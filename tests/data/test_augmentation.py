@@ -118,9 +118,6 @@ def test_copies_by_row(federation):
         ({"copies_per_class": COPIES, "zoom": 1.0}, "zoom: received 1.0"),
         ({"copies_per_class": COPIES * 10**9}, "copies of a sample; at most 2147483647"),
         ({"copies_per_class": np.array([0, 10**9, 0])}, "makes 4,000,000,010 rows"),
-        ({"copies_per_class": [2**62, 2**62, 0]}, "received 4611686018427387904 copies of a sample"),
-        ({"copies_per_class": np.full(3, 2**64 - 1, np.uint64)}, "received 18446744073709551615 copies"),
-        ({"copies_per_class": [2**70, 0, 0]}, "must be integers"),
         *[
             ({"copies_per_class": copies, **options}, message)
             for copies in (COPIES, COPIES * 0)

@@ -1,11 +1,7 @@
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 from rounding import FORMULA, SUM
 
-import fedjax_bal
 from fedjax_bal.data import description
 from fedjax_bal.data.description import DISTANCES, client_distances, describe
 
@@ -64,9 +60,3 @@ def test_some_of_many_clients_are_compared(monkeypatch):
     some, three = client_distances(counts)["Hellinger"], client_distances(counts[[0, 4, 8]])["Hellinger"]
     assert len(some.to_all) == 9
     np.testing.assert_allclose(some.between, three.between, rtol=FORMULA)
-
-
-def test_the_guide_has_the_formula_and_the_scale_of_each_distance():
-    page = (Path(fedjax_bal.__file__).parent / "guide" / "partitions.md").read_text()
-    rows = re.findall(r"^\| (\S+) \| `(.+)` \| (.+) \|$", page, re.MULTILINE)
-    assert rows == [(name, distance.formula, distance.scale) for name, distance in DISTANCES.items()]

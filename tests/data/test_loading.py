@@ -41,12 +41,6 @@ def test_the_digest_of_a_data_set_never_changes():
     assert inventory_digest(Dataset(image, label, image, label, ("a",))).startswith("374708ff")
 
 
-def test_embedded_set_is_small_and_licensed():
-    folder = embedded.importlib.resources.files("fedjax_bal.data.embedded")
-    assert len((folder / "fashion_mnist_small.npz").read_bytes()) <= 6_000_000
-    assert "Copyright (c) 2017 Zalando SE, https://tech.zalando.com" in (folder / "LICENSE-fashion-mnist").read_text()
-
-
 def test_damaged_embedded_set_is_named(monkeypatch, tmp_path):
     (tmp_path / "fashion_mnist_small.npz").write_bytes(b"PK\x03\x04nothing")
     monkeypatch.setattr(embedded.importlib.resources, "files", lambda package: tmp_path)

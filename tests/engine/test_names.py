@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import toys
 
-from fedjax_bal import data, recipes, simulate
+from fedjax_bal import data, recipes
 from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.engine.host.stack import Member, StackedRuns, stacking_key
 from fedjax_bal.options import Execution, LocalTraining
@@ -31,25 +31,6 @@ def natural(known, seed=0, clients=None):
     rng = np.random.default_rng(seed)
     rows = data.partition.natural(rng, known.train_labels, clients, known.train_clients)
     return data.federate(known, rows)
-
-
-def trained(federation):
-    options = {"rounds": 2, "seed": 0, "local": LOCAL, "execution": ALONE}
-    return simulate(recipes.fedavg(), toys.network(), federation, toys.test_set(), **options)
-
-
-@pytest.mark.slow
-def test_training_is_the_same_with_names_and_test_rows_of_clients():
-    known = dataset()
-    named, plain = trained(natural(known)), trained(natural(known._replace(client_names=None, test_clients=None)))
-    for ours, theirs in zip(jax.tree.leaves(named.variables), jax.tree.leaves(plain.variables), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    shared = set(named.history[-1]) & set(plain.history[-1])
-    assert {"test_accuracy", "test_loss", "train_loss"} < shared
-    assert all(named.history[-1][key] == plain.history[-1][key] for key in shared)
-    accuracies = named.client_accuracies
-    assert accuracies is not None and named.history[-1]["client_accuracies"] == accuracies.round(4).tolist()
-    assert plain.client_accuracies is None and "client_accuracies" not in plain.history[-1]
 
 
 def test_programs_do_not_see_names():

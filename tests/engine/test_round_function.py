@@ -97,11 +97,6 @@ def loss_of_numbers():
     return loss, jnp.array([round_fn.hyperparameters[name] for name in NUMBERS])
 
 
-def test_a_round_function_is_shown_on_one_line():
-    shown = repr(pair(recipes.fedprox(mu=0.2)))
-    assert shown.startswith("RoundFunction(hyperparameters={'Proximal.mu': 0.2, ") and len(shown) < 160
-
-
 @pytest.mark.slow
 def test_derivatives_through_rounds_equal_finite_differences():  # of other layers: tests/models/test_derivatives.py
     loss, values = loss_of_numbers()
@@ -182,14 +177,6 @@ def test_what_cannot_be_done_is_refused():
         round_fn.plans(0, 0)
     with pytest.raises(ValueError, match=r"variables: received \[3\] for params.w1, where the method's model has"):
         round_fn.init(jax.random.key(0), {"params": {"w1": np.zeros(3), "w2": np.zeros((6, 4))}, "stats": {}})
-
-
-def test_a_pair_is_printed_without_its_images():
-    round_fn = pair(recipes.scaffold())
-    assert len(repr(round_fn)) < 1000
-    shown = repr(round_fn.init(jax.random.key(0)))
-    assert shown.startswith("RoundState(round=0, parameters=") and "memory=['ControlVariates']" in shown
-    assert len(shown) < 120 and len(repr(round_fn.federation)) < 120
 
 
 CLIENTS, BOTH = np.array([[0], [1]]), np.ones((2, 1), bool)

@@ -1,6 +1,5 @@
 """Valid input, small: what the targets change."""
 
-import csv
 import gzip
 import io
 import json
@@ -11,9 +10,8 @@ from typing import Any
 import numpy as np
 import yaml
 from data.conftest import idx_bytes, png
-from data.sources import test_cifar, test_inaturalist, test_leaf
+from data.sources import test_cifar, test_leaf
 from PIL import Image
-from report.conftest import add_cohorts, write_run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -114,26 +112,6 @@ def images(folder: Path) -> None:
                 (folder / half / name / f"{number}.{kind.lower()}").write_bytes(picture(kind, mode))
 
 
-def cinic(folder: Path) -> None:
-    """CINIC-10 with an image for each class."""
-    from fedjax_bal.data import DATASETS
-
-    for half in ("train", "test"):
-        for name in DATASETS["cinic10"].class_names:
-            (folder / half / name).mkdir(parents=True)
-            (folder / half / name / "1.png").write_bytes(picture("PNG"))
-
-
-def inaturalist(folder: Path) -> None:
-    """The annotations of iNaturalist 2019 and an image for each half."""
-    for half in ("train", "val"):
-        name = f"train_val2019/Birds/7/{half}.jpg"
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(picture("JPEG", size=(40, 30)))
-        tree = test_inaturalist.annotations(half, [name, name], [7, 14])
-        (folder / f"{half}2019.json").write_text(json.dumps(tree))
-
-
 def prepared(folder: Path) -> None:
     """MNIST as TensorFlow Datasets keeps it."""
     from data.sources import test_tfds
@@ -148,70 +126,3 @@ def traces(folder: Path) -> None:
     np.savez(folder / "trace.npz", available=np.eye(4, dtype=np.int8), other=np.zeros(2))
     (folder / "speed.csv").write_text("client,steps_per_s\n0,1.5\n1,2\n2,0.25\n")
     np.savez_compressed(folder / "speed.npz", np.array([1.0, 2.0, 3.0]))
-
-
-def checkpoint_tree() -> dict[str, Any]:
-    """A state of a run, as checkpoints hold it."""
-    weights = np.arange(12, dtype=np.float32).reshape(3, 4)
-    return {"w": weights, "b": {"n": np.zeros(3, np.int32), "f": np.ones(2, bool)}}
-
-
-def checkpoints(folder: Path) -> None:
-    """A checkpoint."""
-    from fedjax_bal.lab.checkpoint import save
-
-    save(folder, 5, checkpoint_tree())
-
-
-def run_folder(folder: Path) -> None:
-    """A run's folder as `report` reads it, with all that a run can leave."""
-    write_run(folder, classes=3, clients=4, rounds=3, seeds=(0, 1))
-    add_cohorts(folder)
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["batches"] = [{"methods": ["rebafl"], "kl_before": 0.5, "kl_after": 0.25}]
-    summary["runs"][0] |= {"balanced_accuracy": 0.5, "worst_class_accuracy": 0.25, "stopped_early": 2}
-    (folder / "summary.json").write_text(json.dumps(summary))
-    (folder / "pictures").mkdir()
-    pixels = np.zeros((3, 2, 4, 4, 1), np.uint8)
-    shown = {"real": pixels, "generated": pixels}
-    np.savez_compressed(folder / "pictures" / "fedavg-seed-0.npz", **shown)
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    config["paper"] = {"source": "a paper", "accuracy": {"fedavg": 0.7}, "which": "best"}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-
-
-def small_run(folder: Path) -> None:
-    """A run's folder with a single figure, for drawing takes longer than all else."""
-    run_folder(folder)
-    summary = json.loads((folder / "summary.json").read_text())
-    summary |= {"partitions": [], "batches": []}
-    for run in summary["runs"]:
-        run.pop("composition", None)
-    (folder / "summary.json").write_text(json.dumps(summary))
-    kept = ("method", "seed", "round", "test_accuracy")
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    lines = [{key: line[key] for key in kept} for line in lines]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "pictures" / "fedavg-seed-0.npz").unlink()
-
-
-def sweep_folder(folder: Path) -> None:
-    """A sweep's folder as `report` reads it."""
-    sheet = yaml.safe_load((CONFIGS / "sweeps" / "learning_rate.yaml").read_text())
-    sheet.pop("base", None)
-    sheet["sweep"] = [{"training.optimizer.learning_rate": [0.01, 0.1]}, {"partition.seed": [0, 1]}]
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(sheet))
-    heads = ["point", "training.optimizer.learning_rate", "partition.seed", "method", "seed", "status", "failure"]
-    heads += ["last5_accuracy", "best_accuracy", "client_updates_per_s", "wall_s"]
-    table = io.StringIO()
-    writer = csv.writer(table)
-    writer.writerow(heads)
-    for rate in (0.01, 0.1):
-        for seed in (0, 1):
-            for place, method in enumerate(("fedavg", "rebafl")):
-                point = [f"lr={rate},seed={seed}", rate, seed, method, 0, "done", ""]
-                writer.writerow([*point, 0.5 + place / 10 + rate, 0.9, 100, 1])
-    (folder / "results.csv").write_text(table.getvalue())
-    (folder / "costs.json").write_text(
-        json.dumps({"format": 1, "runs": [{"point": "a", "method": "b", "seed": 0, "wall_s": 1.0}]})
-    )

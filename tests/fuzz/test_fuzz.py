@@ -1,12 +1,10 @@
-"""Damaged and hostile files: everything that reads files succeeds, or says what is wrong.
+"""Damaged input of users': whatever reads a file succeeds, or says what is wrong with it.
 
     FUZZ_EXAMPLES=2000 pytest --all --nightly tests/fuzz  (for each reader; otherwise 8, and 40 with --nightly)
 
-Hypothesis changes valid files as bytes and as trees. No reader may end with a traceback, hang, unpickle anything,
-or write outside of its folder.
+Hypothesis changes valid files as bytes and as trees. No reader may end with a traceback.
 """
 
-import contextlib
 import copy
 import functools
 import itertools
@@ -14,33 +12,29 @@ import json
 import operator
 import os
 import shutil
+import traceback
+import warnings
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 import quick
 import yaml
 from fuzz import material
-from fuzz.guard import attempt
-from fuzz.pages import check_page
 from fuzz.values import NUMBERS, TEXTS, YAML_TEXTS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal import load_run
-from fedjax_bal.config import load_config, read_command
-from fedjax_bal.config.errors import Problem, raise_all
+import fedjax_bal
+from fedjax_bal.config import load_config
 from fedjax_bal.data import federate, load, partition
-from fedjax_bal.lab import RunFolder, SweepFolder, checkpoint
-from fedjax_bal.lab.folder import PERSONALISED
 from fedjax_bal.lab.sweep_plan import load_sweep
-from fedjax_bal.report import write_run_page
-from fedjax_bal.report.page import page_of_run, write_comparison_page
-from fedjax_bal.report.reading import read_runs
-from fedjax_bal.report.sweep_page import write_sweep_page
 from fedjax_bal.selection.speed import table
 from fedjax_bal.selection.trace import trace
 
+PACKAGE = str(Path(fedjax_bal.__file__).parent)
+OF_PYTHON = ("Exceeds the limit (", "embedded null", "invalid literal", "could not convert")
 bounded = settings(
     max_examples=int(os.environ.get("FUZZ_EXAMPLES", settings().max_examples // 5)),
     deadline=None, database=None, derandomize=True,
@@ -163,72 +157,16 @@ def read_partition(file):
         partition.file(np.random.default_rng(0), np.arange(40) % 4, 3, file, holds)
 
 
-@contextlib.contextmanager
-def files_named():
-    """Takes an `OSError` that names its file for a message, as the command line does with those of run folders."""
-    try:
-        yield
-    except OSError as error:
-        if not error.filename:
-            raise
-        raise_all("folder", [Problem((), str(error))])
-
-
-def read_checkpoints(folder):
-    for file in checkpoint.generations(folder):
-        with files_named():
-            checkpoint.load(file, material.checkpoint_tree())
-
-
-def write_remains(folder):
-    material.run_folder(folder)
-    material.sweep_folder(folder)
-    (folder / "personalised").mkdir()
-    (folder / "personalised" / "fedavg-seed-0.json").write_text('{"format": 1, "accuracy": [0.5]}')
-    (folder / "execution.json").write_text('{"format": 1, "devices": 2, "settings": {"jax_enable_x64": "False"}}')
-
-
-def read_remains(folder):
-    """What a run or a sweep that goes on reads of what was there."""
-    run = RunFolder(folder)
-    with files_named():
-        for read in (run.read_metrics, run.read_summary, run.read_execution):
-            read()
-        run.read_analysis(PERSONALISED, "fedavg", 0)
-        SweepFolder(folder).read_costs()
-
-
-def write_trained(folder):
-    import small_run
-
-    data = folder.parent / "data-of-trained"
-    data.mkdir(exist_ok=True)
-    material.npz(data)
-    changes = [f"dataset={{name: npz, path: {json.dumps(str(data / 'mine.npz'))}}}", "methods=[{recipe: fedavg}]"]
-    changes += ["partition={scheme: iid, clients: 2, seed: 0}", "seeds=[0]", "training.rounds=1"]
-    changes += ["selection.clients_per_round=1"]
-    small_run.run(folder, small_run.config(data, *changes))
-
-
-def read_trained(folder):
-    run = load_run(folder)
-    with files_named():
-        run.metrics()
-        run.export(kind="npz")
-
-
-def read_page(folder):
-    page_of_run(read_runs([folder]), []).html()
-
-
-def write_two_runs(folder):
-    for name in ("one", "other"):
-        (folder / name).mkdir()
-        material.small_run(folder / name)
-
-
-def compare(folder):
-    check_page(write_comparison_page([folder / "one", folder / "other"], folder / "comparison.html"))
+def read_or_say(read, folder):
+    """Reads, or ends with a message: a `ValueError` that the package raises in words of its own."""
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            read(folder)
+        except ValueError as error:
+            last = traceback.extract_tb(error.__traceback__)[-1].filename
+            own = last.startswith(PACKAGE) and not isinstance(error, UnicodeError)
+            if not own or str(error).startswith(OF_PYTHON):
+                raise
 
 
 READERS = {
@@ -242,37 +180,24 @@ READERS = {
     "partition": (material.partitions, each(read_partition)),
     "leaf": (material.leaf, lambda folder: load("femnist", folder)),
     "images": (material.images, lambda folder: load("image_folder", path=str(folder))),
-    "images, scaled": (material.images, lambda folder: load("image_folder", path=str(folder), side=8)),
-    "cinic": (material.cinic, lambda folder: load("cinic10", folder)),
-    "inaturalist": (material.inaturalist, lambda folder: load("inaturalist2019_32", folder)),
     "tfds": (material.prepared, lambda folder: load("mnist", folder)),
     "traces": (material.traces, each(lambda file: (table if file.name.startswith("speed") else trace)(file))),
-    "checkpoint": (material.checkpoints, read_checkpoints),
-    "remains of a run": (write_remains, read_remains),
-    "trained": (write_trained, read_trained),
-    "report": (material.small_run, lambda folder: check_page(write_run_page(folder))),
-    "page without figures": (material.run_folder, read_page),
-    "comparison": (write_two_runs, compare),
-    "report of a sweep": (material.sweep_folder, lambda folder: check_page(write_sweep_page(folder))),
 }
-"""What prepares valid files in a folder, and what reads them; it may write there."""
-QUICK = ("config", "partition", "checkpoint", "traces")
+"""What prepares valid files in a folder, and what reads them."""
 
 
-@pytest.mark.parametrize("name", quick.only(READERS, *QUICK))
+@pytest.mark.parametrize("name", quick.only(READERS, "config", "partition", "traces"))
 def test_a_reader_succeeds_or_says_what_is_wrong(name, tmp_path):
     valid, case, (prepare, read) = tmp_path / "valid", tmp_path / "case", READERS[name]
     valid.mkdir()
     prepare(valid)
     files = sorted(path.relative_to(valid) for path in valid.rglob("*") if path.is_file())
-    shutil.copytree(valid, case)
-    assert attempt(lambda: read(case), (case,)).kind == "success"
+    read(valid)
     for file, kind in itertools.product(files[:3], NO_FILES):
-        shutil.rmtree(case)
         shutil.copytree(valid, case)
         put_no_file(case / file, kind)
-        outcome = attempt(lambda: read(case), (case,))
-        assert not outcome.bad, (file, kind, outcome)
+        read_or_say(read, case)
+        shutil.rmtree(case)
 
     @bounded
     @given(st.sampled_from(files), st.data())
@@ -280,42 +205,6 @@ def test_a_reader_succeeds_or_says_what_is_wrong(name, tmp_path):
         shutil.rmtree(case, ignore_errors=True)
         shutil.copytree(valid, case)
         change(data.draw, case / file)
-        outcome = attempt(lambda: read(case), (case,))
-        assert not outcome.bad, (file, outcome)
+        read_or_say(read, case)
 
     cases()
-
-
-@pytest.mark.slow
-@bounded
-@given(
-    st.lists(st.tuples(st.sampled_from([*paths(read_command(material.CONFIGS / "combined.yaml").stated)]), anything))
-)
-def test_overrides_can_be_anything(pairs):
-    words = [f"{'.'.join(map(str, path))}={value}" for path, value in pairs]
-    outcome = attempt(lambda: load_config(None, words))
-    assert not outcome.bad, (words, outcome)
-
-
-@pytest.mark.parametrize(
-    ("call", "kind"),
-    [
-        (lambda folder: 1 / 0, "ZeroDivisionError"),
-        (lambda folder: int("x"), "ValueError"),
-        (lambda folder: (folder / "kept").write_text(""), "success"),
-        (lambda folder: (folder.parent / "elsewhere").write_text(""), "success"),
-        (lambda folder: __import__("pickle").loads(b"\x80\x04N."), "success"),
-        (lambda folder: bytearray(2**60), "MemoryError"),
-    ],
-)
-def test_the_guard_sees_what_it_is_for(call, kind, tmp_path):
-    (tmp_path / "own").mkdir()
-    outcome = attempt(lambda: call(tmp_path / "own"), (tmp_path / "own",))
-    assert outcome.kind == kind
-    assert outcome.bad == (not (tmp_path / "own" / "kept").exists())
-
-
-def test_the_guard_ends_what_hangs(tmp_path, monkeypatch):
-    monkeypatch.setattr("fuzz.guard.PATIENCE", 0.2)
-    os.mkfifo(tmp_path / "pipe")
-    assert attempt(lambda: (tmp_path / "pipe").read_bytes()).kind == "Hang"

@@ -54,6 +54,7 @@ def found(path):
     return sorted(file.relative_to(path).as_posix() for file in path.glob("analyses/*/*"))
 
 
+@pytest.mark.slow
 def test_it_is_done_once_after_a_kill_too_and_drawn(tmp_path, norm):
     path, config = tmp_path / "run", small_run.config(tmp_path, *ASKED)
     norm["raises"] = KeyboardInterrupt()

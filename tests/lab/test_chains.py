@@ -50,14 +50,3 @@ def test_mediators_and_copies_are_compared_by_divergence(here):
         assert sum(text.lstrip().startswith(method) and f"{mean:.3f}" in text.split() for text in table) == 1
     page = (here / "run" / "report.html").read_text()
     assert ">KL</th>" in page and NOTE in page
-
-
-@pytest.mark.slow
-def test_clients_on_their_own_have_a_divergence_but_no_column(here):
-    output, _, runs = compared(here, "methods=[{recipe: fedavg}]", "seeds=[0]")
-    # Each client holds two classes evenly, of ten: log 10 - log 2.
-    (run,) = runs
-    assert run["chain_kl"] == pytest.approx(np.log(5), abs=DOUBLE)
-    assert (run["clients_per_chain"], run["copies"]) == (1, 0)
-    assert "KL" not in output and " final " in output
-    assert ">KL</th>" not in (here / "run" / "report.html").read_text()

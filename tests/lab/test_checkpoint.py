@@ -1,8 +1,11 @@
 """Checkpoints: arrays of every form, and which of them are kept."""
 
+import hashlib
 import io
+import json
 import time
 import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
@@ -56,3 +59,15 @@ def test_a_clock_that_an_archive_can_not_hold_is_no_hindrance_and_changes_no_bit
     written = checkpoint.encode(tree)
     monkeypatch.setattr(time, "time", lambda: 0.0)
     assert checkpoint.encode(tree) == written
+
+
+def test_a_checkpoint_is_never_unpickled(tmp_path):
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, np.array([{}], object), allow_pickle=True)
+    content = stream.getvalue()
+    manifest = {"format": 1, "sha256": {"w.npy": hashlib.sha256(content).hexdigest()}}
+    with zipfile.ZipFile(tmp_path / "round-00000001.npz", "w") as archive:
+        archive.writestr("manifest.json", json.dumps(manifest))
+        archive.writestr("w.npy", content)
+    with pytest.raises(checkpoint.CheckpointError, match="pickle"):
+        checkpoint.load(tmp_path / "round-00000001.npz", {"w": np.zeros(3)})

@@ -111,21 +111,6 @@ def test_a_unit_that_ends_early_leaves_nothing_to_do():
     ]
 
 
-def test_compilation_is_told_after_a_silence_and_a_finished_run_once():
-    clock = Clock()
-    display, file = shown(clock, {"a": 5})
-    clock.now += 3
-    display.compiling("a")
-    clock.now += 3
-    display.advance("a", 0, 0.0)
-    display.advance("a", 5, 0.0)
-    display.advance("a", 5, 0.0)
-    assert lines(file) == [
-        "a: compiling; 0/1 runs, 0%",
-        "a: finished after 5 rounds; 1/1 runs, 100%",
-    ]
-
-
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 12), st.floats(0, 9)), max_size=30))
 def test_the_share_and_the_time_left_stay_sensible(events):
     clock = Clock()
@@ -156,20 +141,6 @@ def test_a_terminal_shows_bars_that_fit_and_lines_above_them(width, monkeypatch)
     display.advance(name, 20, 1.0, 0.5)
     display.stop()
     assert "finished after 20 rounds" in " ".join(file.getvalue().split()) and len(display._bars.tasks) == 1
-
-
-def test_a_terminal_wraps_lines_between_words_and_a_file_has_them_whole(monkeypatch):
-    words = (
-        "training: 50 rounds, 2 epochs, batches of 20, sgd 0.1 (astraea and rebafl 0.03); dirichlet alpha=0.3 over 20"
-    )
-    for options, most in (
-        ({"file": Terminal(), "force_terminal": True, "color_system": None}, 80),
-        ({"file": io.StringIO()}, 200),
-    ):
-        Progress(Console(width=80, **options), plain=True).note(words)
-        lines = options["file"].getvalue().splitlines()
-        assert max(map(len, lines)) <= most and len(lines) == (2 if most == 80 else 1)
-        assert " ".join(line.strip() for line in lines) == words
 
 
 def test_other_files_and_dumb_terminals_get_lines(monkeypatch):

@@ -10,7 +10,6 @@ import small_run
 from rounding import SUM
 
 from fedjax_bal import data, export_model, load_weights, models, recipes, simulate, testing
-from fedjax_bal.engine.host import Result
 from fedjax_bal.lab.exports import logits_of
 from fedjax_bal.lab.model_files import MODEL_FORMATS
 from fedjax_bal.lab.setup import SharedInputs, set_up
@@ -27,14 +26,6 @@ def start(seed=3):
 def test_what_was_exported_is_read_without_a_pickle(ending, tmp_path):
     weights = load_weights(export_model(tmp_path / f"w.{ending}", MLP, start()))
     jax.tree.map(np.testing.assert_array_equal, weights, start())
-
-
-def test_a_result_is_written_with_its_own_model(tmp_path):
-    result = Result(start(), [], np.eye(10), {}, {}, MLP, start(1))
-    weights = load_weights(export_model(tmp_path / "w.npz", result))
-    jax.tree.map(np.testing.assert_array_equal, weights, start(1))
-    with pytest.raises(ValueError, match="export_model: received a Model and no variables"):
-        export_model(tmp_path / "w.npz", MLP)
 
 
 @pytest.mark.slow
@@ -84,21 +75,6 @@ def test_the_description_says_what_the_network_takes(tmp_path, model, images, ex
     federation = data.federate(images, np.arange(4) % 2, [np.arange(4)], 2)
     file = export_model(tmp_path / "w.npz", model, model.init(jax.random.key(0)), federation)
     assert json.loads(str(np.load(file)["about"]))["input"] == expected
-
-
-def test_a_damaged_file_is_refused_wherever_it_is_damaged(tmp_path):
-    file = export_model(tmp_path / "w.npz", MLP, start())
-    content = file.read_bytes()
-    for place in np.linspace(0, len(content) - 1, 25).astype(int):
-        damaged = bytearray(content)
-        damaged[place] ^= 16
-        file.write_bytes(damaged)
-        try:
-            weights = load_weights(file)
-        except ValueError as error:
-            assert str(file) in str(error)
-        else:  # in a part of the archive that holds nothing, such as a date
-            jax.tree.map(np.testing.assert_array_equal, weights, start())
 
 
 def test_other_files_are_refused(tmp_path):

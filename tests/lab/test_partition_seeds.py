@@ -5,7 +5,6 @@ import small_run
 import small_sweep
 
 from fedjax_bal.lab import set_up
-from fedjax_bal.report import gallery, write_run_page
 
 OPTIONS = ("methods=[{recipe: fedavg}, {recipe: fedprox}]", "training.rounds=2", "evaluation.every=1")
 
@@ -46,15 +45,3 @@ def test_a_sweep_trains_all_partitions_in_one_program(both, tmp_path):
     assert found == pytest.approx(last, abs=0.002)
     assert len({row["program"] for row in rows if row["method"] == "fedavg"}) == 1
     assert [row["runs_together"] for row in rows if row["method"] == "fedavg"] == [2, 2]
-
-
-@pytest.mark.slow
-def test_the_report_says_which_draws_its_interval_covers(both, monkeypatch):
-    monkeypatch.setattr(gallery, "run_figures", lambda run: [])  # pictures are no matter here, and take their time
-    assert "covers the draw of the partition" in write_run_page(both).read_text()
-    (both / "SHA256SUMS").unlink()  # of the file that is changed
-    file = both / "config.yaml"
-    written = file.read_text()
-    file.write_text(written.replace("partition_seeds: [3, 4]\n", ""))
-    assert "variation between seeds only, not between partitions" in write_run_page(both).read_text()
-    file.write_text(written)

@@ -10,10 +10,6 @@ import small_run
 from rounding import SUM
 
 from fedjax_bal import report
-from fedjax_bal.config import load_config
-from fedjax_bal.lab import RunFolder
-from fedjax_bal.lab.setup import set_up
-from fedjax_bal.lab.summary import summarise_partitions
 
 pytestmark = pytest.mark.slow
 
@@ -31,12 +27,6 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("pictures")
     small_run.run(place / "run", small_run.config(place, *CHANGES))
     return place / "run"
-
-
-@pytest.fixture(scope="module")
-def comparison(folder):
-    """What it trained on, set up again."""
-    return set_up(load_config(folder / "config.yaml"))
 
 
 def arrays(folder, name):
@@ -81,12 +71,3 @@ def test_what_was_found_stays_when_nothing_is_left_to_do_and_goes_with_its_run(f
     small_run.run(tmp_path / "run", small_run.config(tmp_path, *CHANGES))
     assert (tmp_path / "run" / "pictures" / "fakes-seed-3.npz").stat().st_mtime_ns == before
     assert summary(tmp_path / "run")["runs"] == summary(folder)["runs"]
-
-
-def test_methods_that_train_on_the_same_rows_share_a_partition(tmp_path):
-    changes = (METHODS, "model.name=tiny_bn", "training.batch_size=13", "training.rounds=1", "seeds=[0]")
-    config, folder = small_run.config(tmp_path, *changes), RunFolder(tmp_path / "run")
-    with folder.claimed(config):
-        (entry,) = summarise_partitions(set_up(config))
-    assert entry["methods"] == ["rebafl", "fakes"]
-    assert {sum(counts) for counts in entry["class_counts"]} == {40}

@@ -60,16 +60,6 @@ def test_parts_with_large_arrays_share_a_federation_only_if_all_numbers_are_equa
     assert [own.images.max() for own in made] == [0, 0, 1]
 
 
-def test_options_of_models_reach_them(tmp_path):
-    wider = "{recipe: fedavg, name: wider, model: {hidden: [32, 16]}}"
-    one, other = made(tmp_path, ("{recipe: fedavg}", wider))
-    params = [
-        jax.tree.map(np.shape, jax.eval_shape(sim.setting.model.init, jax.random.key(0)).params) for sim in (one, other)
-    ]
-    assert params[0]["body"]["dense_0"]["dense"]["kernel"] == (784, 64)
-    assert params[1]["body"]["dense_1"]["dense"]["kernel"] == (32, 16)
-
-
 def test_a_wrong_option_of_a_selector_is_said_to_stand_in_selection(tmp_path):
     wrong = "selection={name: power_of_choice, clients_per_round: 4, candidates: 2}"
     with pytest.raises(SetupError, match=r"selection \(of fedavg\): candidates: received 2"):
@@ -140,3 +130,13 @@ def test_speeds_and_steps_of_a_configuration_reach_the_simulation(tmp_path):
     speed = simulation.participation.speed
     assert (speed.numbers, speed.deadline, speed.late) == ((2.0, 0.001), 3.5, "drop")
     assert not simulation.plan(0, 0, ())[0].delivered.any()  # 9 steps take about 4.5 seconds
+
+
+def test_options_of_models_reach_them(tmp_path):
+    wider = "{recipe: fedavg, name: wider, model: {hidden: [32, 16]}}"
+    one, other = made(tmp_path, ("{recipe: fedavg}", wider))
+    params = [
+        jax.tree.map(np.shape, jax.eval_shape(sim.setting.model.init, jax.random.key(0)).params) for sim in (one, other)
+    ]
+    assert params[0]["body"]["dense_0"]["dense"]["kernel"] == (784, 64)
+    assert params[1]["body"]["dense_1"]["dense"]["kernel"] == (32, 16)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import small_run
 from PIL import Image
-from rounding import FORMULA
 from typer.testing import CliRunner
 
 from fedjax_bal import data
@@ -81,14 +80,9 @@ ALL_USED = {
         "npz: all 120 rows, 8 clients; users: 12, not used as clients (partition=natural uses them)",
     ),
     "a folder of images": ([PHOTOS, "partition={scheme: iid, clients: 4}"], "image_folder: all 60 rows, 4 clients"),
-    "a table with users": (["dataset=table", "partition=natural"], "table: all 120 rows, 12 clients"),
     "a file with users": (
         ["dataset={name: csv, path: table.csv, label: y, clients: u}", "partition=natural"],
         "csv: all 120 rows, 12 clients; inputs: 1 (a); classes: 3; test rows: 30, 0.2 of each class",
-    ),
-    "a number of clients, which is no column": (
-        ["dataset={name: csv, path: table.csv, label: y, inputs: [a]}", "clients=5"],
-        "csv: all 120 rows, 5 clients; inputs: 1 (a); classes: 3; test rows: 30, 0.2 of each class",
     ),
     "users who are held out": (
         ["dataset={name: csv, path: table.csv, label: y, clients: u, test_by: clients}", "partition=natural"],
@@ -98,14 +92,6 @@ ALL_USED = {
         ["dataset={name: csv, path: alone.csv, label: y, clients: u}", "partition=natural"],
         "csv: all 120 rows, 120 of 150 users; inputs: 1 (a); classes: 3; test rows: 30, 0.2 of each class; "
         "users with test rows only: 30",
-    ),
-    "a table without": (
-        ["dataset={name: table, users: false}", "partition=iid"],
-        "table: all 120 rows, 20 clients",
-    ),
-    "the guide's": (
-        ["dataset={name: clouds, spread: 2}"],
-        "clouds: all 1,000 rows, 20 clients",
     ),
 }
 
@@ -120,24 +106,11 @@ NATURAL = [NPZ, "partition=natural"]
 FEWER = {
     # 40 rows of each class: 40, floor(40 / sqrt(4)) and 10 are left of a long tail of 4.
     "a long tail": ([*NATURAL, "imbalance_factor=4"], "70 of 120 rows, 12 clients; held back: imbalance_factor=4"),
-    "rows of the server": (
-        [*NATURAL, "auxiliary.per_class=2"],
-        "114 of 120 rows, 12 clients; held back: auxiliary.per_class=2",
-    ),
     "validation": (
         [*NATURAL, "evaluation.validation.per_class=4"],
         "108 of 120 rows, 12 clients; held back: validation.per_class=4",
     ),
-    "test rows of clients": (
-        [*NATURAL, "evaluation.client_test.fraction=0.2"],
-        "96 of 120 rows, 12 clients; held back: client_test.fraction=0.2",
-    ),
     "some users": ([*NATURAL, "partition.clients=5"], "50 of 120 rows, 5 of 12 users; held back: partition=natural"),
-    "a scheme": (
-        [NPZ, "partition={scheme: pathological, clients: 6, classes_per_client: 1, samples_per_client: 5}"],
-        "30 of 120 rows, 6 clients; held back: partition=pathological; "
-        "users: 12, not used as clients (partition=natural uses them)",
-    ),
     "two keys": (
         [*NATURAL, "auxiliary.per_class=10", "imbalance_factor=2"],  # 30, floor(30 / sqrt(2)) and 15 of the rest
         "66 of 120 rows, 12 clients; held back: imbalance_factor=2, auxiliary.per_class=10",
@@ -151,15 +124,7 @@ def test_what_is_left_out_is_said_with_the_key_that_leaves_it_out(here, why):
     assert said(*changes) == f"npz: {line}"
 
 
-def test_rows_of_the_server_are_the_same_for_all_methods(here):
-    config = load_config(
-        None, [NPZ, "partition=natural", "auxiliary.per_class=10", "methods=[fedavg, flcir]", "model=mlp"]
-    )
-    (line, other) = set_up(config).rows_used
-    assert line == other
-    assert line.text == "npz: 90 of 120 rows, 12 clients; held back: auxiliary.per_class=10"
-
-
+@pytest.mark.slow
 def test_methods_with_other_data_have_their_own_line(here):
     entries = "methods=[fedavg, {recipe: fedprox, partition: {imbalance_factor: 4}}]"
     result = CliRunner().invoke(app, ["run", NPZ, "partition=natural", "model=mlp", entries, "--dry-run"])
@@ -179,14 +144,6 @@ def test_classes_that_only_the_test_set_has_are_named(tmp_path, monkeypatch):
     assert said("dataset={name: npz, path: mine.npz}", "partition=iid").endswith(
         "; classes with test rows only: 2 ('Cat', 'Dog')"
     )
-
-
-def test_clients_without_rows_are_counted(here, tmp_path):
-    (tmp_path / "clients.txt").write_text("0 1 2\n\n3 4 5\n\n")
-    scheme = f"partition={{scheme: file, file: {tmp_path / 'clients.txt'}, clients: 4}}"
-    (line,) = set_up(load_config(None, [NPZ, scheme, "methods=[fedavg]", "model=mlp"])).rows_used
-    assert line.text.startswith("npz: 6 of 120 rows, 4 clients; held back: partition=file")
-    assert line.with_empty_clients().endswith("; empty clients: 50% (2 of 4)")
 
 
 def test_of_several_partitions_the_range_of_empty_clients_is_said(here, monkeypatch):
@@ -212,13 +169,6 @@ def test_of_several_partitions_the_range_of_empty_clients_is_said(here, monkeypa
     assert line.startswith("data: npz: all 120 rows, 30 clients; ") and line.endswith(ending)
     (entry,) = summarise_partitions(comparison)
     assert entry["data"] == line.removeprefix("data: ")
-
-
-def test_the_summary_has_the_columns_of_a_table(here):
-    for dataset, names in (("dataset={name: csv, path: table.csv, label: y, clients: u}", ["a"]), (NPZ, None)):
-        config = load_config(None, [dataset, "partition=natural", "methods=[fedavg]", "model=mlp"])
-        (entry,) = summarise_partitions(set_up(config))
-        assert entry.get("input_names") == names
 
 
 def test_fewer_users_than_a_round_asks_for_all_take_part(here):
@@ -305,22 +255,6 @@ def test_what_is_set_aside_belongs_to_what_a_run_is_begun_with(tmp_path):
     assert len(set(prints)) == 7 and prepared(tmp_path)[1].tobytes() == prints[0]
 
 
-def test_training_rows_are_taken_out_before_the_partition(tmp_path):
-    dataset = data.load("fashion_mnist_small")
-    federation, _ = prepared(tmp_path, "auxiliary={per_class: 7}")
-    taken = federation.auxiliary["balanced"]
-    assert dataset.train_labels[taken].tolist() == np.repeat(np.arange(10), 7).tolist()
-    assert not np.isin(taken, federation.rows).any()
-    assert np.unique(taken).size == 70
-    assert np.array_equal(federation.images, dataset.train_images)
-    # every client still has what the scheme promises, counted by the labels of its own rows
-    for client in range(10):
-        own = federation.rows[federation.offsets[client] : federation.offsets[client + 1]]
-        counts = np.bincount(dataset.train_labels[own], minlength=10)
-        assert counts.tolist() == federation.class_counts[client].tolist()
-        assert sorted(counts[counts > 0].tolist()) == [20, 20]
-
-
 def test_the_carved_rows_follow_the_partitions_seed_alone(tmp_path):
     rows = []
     for seed, clients in ((0, 10), (0, 5), (1, 10)):
@@ -344,12 +278,6 @@ def test_test_images_are_the_first_of_each_class_and_the_partition_stays(tmp_pat
     assert len(images) == len(dataset.train_images) + 40
 
 
-def test_methods_may_differ_in_the_rows_of_the_server(tmp_path):
-    comparison = set_up(small_run.config(tmp_path, "methods.1.auxiliary={per_class: 4}"))
-    plain, balanced = (simulation.federation for simulation in comparison.simulations)
-    assert dict(plain.auxiliary) == {} and len(balanced.auxiliary["balanced"]) == 40
-
-
 TAIL = [500, 387, 299, 232, 179, 139, 107, 83, 64, 50]  # floor(500 * 10^(-c / 9))
 
 
@@ -371,11 +299,6 @@ def test_a_method_may_have_another_one(tmp_path):
     assert comparison.fingerprints[0].tolist() != comparison.fingerprints[1].tolist()
 
 
-def test_too_long_a_tail_for_the_clients_is_refused(tmp_path):
-    with pytest.raises(SetupError, match="partition: 2000 clients .* rows"):
-        prepared(tmp_path, "partition={scheme: iid, clients: 2000, seed: 0, imbalance_factor: 1000}")
-
-
 MAKERS = np.array(["Zoe", "Abe", "Bo"])[np.repeat([0, 1, 2], [6, 10, 4])]
 
 
@@ -393,18 +316,6 @@ def makers(tmp_path):
 def by_maker(folder, *overrides, path="mine.npz"):
     changes = (f"dataset={{name: npz, path: {path}}}", "selection.clients_per_round=1", *overrides)
     return set_up(small_run.config(folder, *changes), SharedInputs(str(folder))).simulations[0].federation
-
-
-def test_everybody_is_a_client(makers):
-    folder, images = makers
-    found = by_maker(folder, "partition={scheme: natural, clients: 3, seed: 5}")
-    assert np.diff(found.offsets).tolist() == [10, 4, 6]  # Abe, Bo, Zoe
-    for client, name in enumerate(("Abe", "Bo", "Zoe")):
-        rows = found.rows[found.offsets[client] : found.offsets[client + 1]]
-        assert sorted(rows.tolist()) == np.flatnonzero(name == MAKERS).tolist()
-    np.testing.assert_allclose(found.mean, (images / 255).mean(axis=(0, 1, 2)), rtol=FORMULA)
-    np.testing.assert_allclose(found.std, (images / 255).std(axis=(0, 1, 2)), rtol=FORMULA)
-    assert (found.num_classes, found.images.shape) == (4, (20, 6, 6, 3))
 
 
 def test_who_made_what_stays_true_after_rows_are_carved_out(makers):
@@ -429,41 +340,26 @@ def test_makers_that_are_not_known_are_explained(makers):
 
 BAD = [
     (("auxiliary.per_class=-1",), ConfigError, "auxiliary.per_class: received -1"),
-    (("auxiliary.source=tset",), ConfigError, "auxiliary.source: received 'tset'"),
-    (("auxiliary.per_clas=1",), ConfigError, "auxiliary.per_clas: unknown key"),
-    (("auxiliary.per_class=100000",), SetupError, "auxiliary: per_class=100000"),
     (
         ("auxiliary={per_class: 201, source: test}",),
         SetupError,
         "auxiliary: per_class: received 201, but the test set has only 200 images of class 0",
     ),
-    (("evaluation.validation.per_class=100000",), SetupError, "evaluation.validation: per_class=100000"),
     (
         ("partition={scheme: iid, clients: 10000, seed: 0}", "evaluation.client_test.fraction=0.2"),
         SetupError,
         "evaluation.client_test: fraction: no client has two or more rows",
     ),
     (
-        ("evaluation.validation={fraction: 0.1, per_class: 3}",),
-        ConfigError,
-        "evaluation.validation: received per_class 3 and fraction 0.1",
-    ),
-    (
         ("evaluation.client_test={fraction: 0.1, per_client: 3}",),
         ConfigError,
         "evaluation.client_test: received fraction 0.1 and per_client 3",
     ),
-    (("evaluation.validation.fraction=1",), ConfigError, "fraction: received 1"),
     (("evaluation.shots.few=300",), ConfigError, "evaluation.shots: received few 300 above many 100"),
     (
         ("training.early_stopping.patience=3",),
         ConfigError,
         "training.early_stopping: received 3, needs validation images",
-    ),
-    (
-        ("methods.0.training={early_stopping: {patience: 3}}",),
-        ConfigError,
-        "methods.0.training.early_stopping: received 3, needs validation images",
     ),
     (
         ("evaluation.personalised=2",),
@@ -477,11 +373,6 @@ BAD = [
         ),
         SetupError,
         r"evaluation \(of fedavg\): personalised: the learning rate is 0 after the last of 7 rounds",
-    ),
-    (
-        ("training.early_stopping.metric=validation_acuracy",),
-        ConfigError,
-        "training.early_stopping.metric: received 'validation_acuracy'",
     ),
 ]
 

@@ -10,9 +10,7 @@ RANGES = [
     ({"from": 0, "to": 1, "steps": 3}, (0.0, 0.5, 1.0)),
     ({"from": 10, "to": 40, "steps": 4}, (10, 20, 30, 40)),
     ({"from": 0.001, "to": 1, "steps": 4, "scale": "log"}, (0.001, 0.01, 0.1, 1.0)),
-    ({"from": 1000, "to": 10, "steps": 3, "scale": "log"}, (1000, 100, 10)),
     ({"from": 0.01, "to": 0.3, "steps": 4, "scale": "log"}, (0.01, 0.0311, 0.0965, 0.3)),
-    ({"from": 1, "to": 2, "steps": 4}, (1.0, 1.33333, 1.66667, 2.0)),
 ]
 
 
@@ -38,17 +36,12 @@ BAD = [
     ([], r"sweep: received \[\], must be a list of axes"),
     ([3], "sweep.0: received 3, must be a mapping of keys to their values"),
     ([{"a": 3}], "sweep.0: a: received 3, must be a list of 1 to 1000 values"),
-    ([{"a": []}], r"sweep.0: a: received \[\], must be a list"),
     ([{"a": [1, 2, 1]}], "sweep.0: a: received 1 twice"),
-    ([{"a": [1], "b": [1, 2]}], "sweep.0: a has 1, b has 2 values; keys of one axis change together"),
     ([{"a": [1]}, {"a": [2]}], "sweep.1: a: already on axis 0"),
     ([{"a..b": [1]}], "received the key 'a..b', must be a dotted path"),
     ([{"a": {"form": 1}}], "'form': unknown key of a range; did you mean 'from'. allowed: from, scale, steps, to"),
-    ([{"a": {"from": 1, "to": "x", "steps": 3}}], "to: received 'x', must be a finite number"),
     ([{"a": {"from": 1, "to": 2, "steps": 1}}], "steps: received 1, must be an integer from 2 to 1000"),
     ([{"a": {"from": 0, "to": 2, "steps": 3, "scale": "log"}}], "with scale log, must be above 0"),
-    ([{"a": {"from": 1, "to": 2, "steps": 3, "scale": "lg"}}], "scale: received 'lg'; .*allowed: linear, log"),
-    ([{"a": {"from": 2, "to": 2, "steps": 3}}], "must be two different numbers"),
     ([{k: {"from": 0, "to": 1, "steps": 200}} for k in "abc"], "200 x 200 x 200 = 8000000 points; at most 10000"),
 ]
 
@@ -116,19 +109,6 @@ def test_keys_are_as_short_as_they_are_unique():
     assert list(keys.values()) == ["rounds", "partition.seed", "training.seed"]
 
 
-def test_labels_tell_keys_apart(write):
-    file = write(
-        "base: small.yaml\n"
-        "sweep: [{training.optimizer.learning_rate: [0.1]}, {training.server_optimizer.learning_rate: [1]}]"
-    )
-    assert load_sweep(file).points[0].label == "optimizer.learning_rate=0.1,server_optimizer.learning_rate=1"
-
-
-def test_changes_for_all_points_are_written_down(write):
-    file = write("base: small.yaml\nsweep: [{training.rounds: [3]}]")
-    assert "batch_size: 7" in load_sweep(file, ["training.batch_size=7"]).text
-
-
 def test_axes_of_the_command_line_are_those_of_a_file(write, tmp_path):
     file = write("name: mine\nbase: small.yaml\nsweep: [{lr: [0.1, 0.2]}, {batch_size: [5, 7]}]")
     changes = ["name=mine", "lr=0.1,0.2", "batch_size=5, 7"]
@@ -169,11 +149,8 @@ def test_the_command_line_chooses_values_of_the_axes_of_a_file(write, changes, v
     ("text", "changes", "message"),
     [
         (TOGETHER, ["rounds=3,9"], "line: training.rounds: received 3, 9"),
-        (TOGETHER, ["momentum=0,0"], "command line: training.optimizer.momentum: received 0 twice"),
         (TOGETHER, ["seed=1,2", "seed=3,4"], "command line: seed: received two axes"),
         (TOGETHER, ["momentum=0,0.5", "momentum=0.2"], "momentum: received the axis 0,0.5 and the value 0.2"),
-        (TOGETHER, ["rounds=3,4", "rounds=5"], "training.rounds: received the axis 3,4 and the value 5"),
-        (TOGETHER, ["decay=1,0.9", "optimizer.decay=0.8,0.7"], "sweep: training.optimizer.decay: swept 2 times"),
         (TOGETHER, [f"seed={','.join(map(str, range(1001)))}"], "seed: received"),
         (TOGETHER, [f"{key}={','.join(map(str, range(1, 90)))}" for key in ("seed", "batch_size")], "= 23763 points"),
         (

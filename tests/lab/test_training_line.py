@@ -1,13 +1,11 @@
 """What is said of the training before it starts, and on the page."""
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
-from fedjax_bal.config import load_config, resolved_sheet, resolved_yaml
+from fedjax_bal.config import load_config, resolved_sheet
 from fedjax_bal.lab import load_sweep, training_line
-from fedjax_bal.report.page import _training
 
 ADAM = "{name: adam, learning_rate: 1}"
 METHODS = "methods=[fedavg, fedprox, %s]"
@@ -21,19 +19,10 @@ def line_of(*changes):
     ("changes", "line"),
     [
         ([], "50 rounds, 1 epoch, batches of 50, sgd 0.05"),
-        (["local_steps=7", "local_epochs=null", "rounds=1"], "1 round, 7 local steps, batches of 50, sgd 0.05"),
-        (
-            ["optimizer={name: adam, learning_rate: 0.002}", "batch_size=8"],
-            "50 rounds, 1 epoch, batches of 8, adam 0.002",
-        ),
         # What single methods have.
         (
             [METHODS % "{recipe: rebafl, training: {optimizer: {learning_rate: 0.03}, rounds: 9}}"],
             "50 rounds (rebafl 9 rounds), 1 epoch, batches of 50, sgd 0.05 (rebafl 0.03)",
-        ),
-        (
-            [METHODS % "{recipe: scaffold, label: control, training: {batch_size: 7}}"],
-            "50 rounds, 1 epoch, batches of 50 (control 7), sgd 0.05",
         ),
         (
             [METHODS % f"{{recipe: moon, training: {{local_epochs: null, local_steps: 3, optimizer: {ADAM}}}}}"],
@@ -60,19 +49,6 @@ def test_a_sweep_shows_the_values_of_its_axes_except_where_a_method_has_its_own(
     sweep = load_sweep(None, ["dataset=letter", entry, "lr=0.1,0.2", "alpha=0.1,1", "batch_size=5,9"])
     line = training_line(resolved_sheet(sweep.points[0].config), sweep.values)
     assert line.endswith("batches of 5/9, sgd 0.1/0.2 (rebafl 0.03)")
-
-
-@pytest.mark.parametrize(
-    "sheet", [{}, {"methods": 3}, {"methods": [{"recipe": "fedavg"}]}, {"methods": [], "training": 1}]
-)
-def test_a_page_of_a_configuration_that_is_not_whole_has_no_line(sheet):
-    assert training_line(sheet) == "" and not [*_training(sheet)]
-
-
-def test_the_page_has_it_as_a_run_folder_records_it():
-    config = load_config("quickstart")
-    ((_, line),) = _training(yaml.safe_load(resolved_yaml(config)))
-    assert line == training_line(resolved_sheet(config)) and "sgd 0.1 (astraea, rebafl 0.03)" in line
 
 
 def test_it_stands_beside_the_data_before_training(tmp_path, monkeypatch):

@@ -247,14 +247,6 @@ class WithFeatures(nn.Module):
         return hidden, nn.Dense(3)(hidden)
 
 
-class NnxProbabilities(nnx.Module):
-    def __init__(self, rngs):
-        self.last = nnx.Linear(4, 3, rngs=rngs)
-
-    def __call__(self, rows):
-        return nnx.softmax(self.last(rows))
-
-
 class ByName(nn.Module):
     @nn.compact
     def __call__(self, images):
@@ -355,12 +347,10 @@ def test_weights_of_a_module_are_taken_under_its_own_names():
         (lambda: from_linen(InSetup(), (7,), 3, "uot", dtype=int), "head='uot', .* hidden, out"),
         (lambda: from_linen(nn.Dense(3), (4,), 3), r"submodules: none .* nn.Sequential\(\[layer\]\)"),
         (lambda: from_linen(Probabilities(), (4,), 3), r"changes them after its last layer \(by softmax .*: last"),
-        (lambda: from_nnx(NnxProbabilities, (4,), 3), r"changes them after its last layer \(by softmax .*: last"),
         (lambda: from_linen(WithFeatures(), (4,), 3), r"received a tuple for one input, must return logits of shape"),
         (lambda: from_linen(Spatial(), SHAPE, 3), r"features of shape \(1, 6, 6, 2\) for one input"),
         (lambda: from_linen(Linen, SHAPE, 3), r"must be a flax.linen module, for instance Net\(\)"),
         (lambda: from_linen(Linen(), (6, 0, 2), 3), "input_shape: received 0"),
-        (lambda: from_nnx(Nnx, SHAPE, 5), r"must return logits of shape \(1, 5\)"),
         (lambda: from_nnx(Nnx, SHAPE, 3, "clasifier"), "did you mean 'classifier'"),
         (lambda: from_nnx(lambda rngs: 3, SHAPE, 3), "that makes a flax.nnx module"),
         (lambda: from_linen(ByName(), SHAPE, 3), "submodule Dense_0: received its input by name"),

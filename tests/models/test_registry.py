@@ -18,7 +18,6 @@ SMALL = {
     "flcir_cnn": (18, 18, 3), "keras_cifar10": (10, 10, 3), "simple_cnn": (16, 16, 1), "resnet8": (4, 4, 1),
     "resnet20": (4, 4, 1), "tiny_bn": (6, 6, 2), "text_mean": (6,),
 }  # fmt: skip
-LARGE = {"creff_resnet8", "mobilenetv2", "resnet18", "resnet18_cifar"}
 
 
 @functools.cache
@@ -103,12 +102,6 @@ def test_group_normalisation_has_no_statistics():
     assert jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats) == []
 
 
-def test_the_list_names_every_model_in_one_line():
-    assert set(MODELS) == set(SMALL) | LARGE
-    assert all(entry.description and "\n" not in entry.description for entry in MODELS.values())
-    assert set(BATCH_NORMALISED) >= LARGE
-
-
 @pytest.mark.parametrize("name", SMALL)
 def test_model_describes_itself(name):
     model = build(name, 3, SMALL[name])
@@ -178,19 +171,9 @@ def test_the_smallest_image_is_the_smallest(name):
         (("fedavg_cnn", 10, (28, 28, 1)), {"conv_relu": 0}, "conv_relu: received 0, must be true or false"),
         (("astraea_cnn", 47, (28, 28, 1)), {"dropout": 1.0}, "dropout: received 1.0, must be a number in [0, 1)"),
         (("vgg9", 10, (32, 32, 3)), {"dropout": (0.1, 0.1)}, "(0.1, 0.1), must be a number in [0, 1), or a list of 3"),
-        (
-            ("keras_cifar10", 10, (32, 32, 3)),
-            {"dropout": (0.1, 0.1, 1)},
-            "dropout: received (0.1, 0.1, 1), must be",
-        ),
-        (("vgg9", 10, (32, 32, 3)), {"dropout": "0.1"}, "dropout: received '0.1', must be a number"),
-        (("flcir_cnn", 10, (32, 32, 3)), {"dropout": 0.1}, "no option 'dropout'; its options: none"),
-        (("mlp", 10, (28, 28, 1)), {"dropout": 0.1}, "no option 'dropout'; its options: hidden."),
         (("resnet8", 10, (28, 28, 1)), {"norm": "layer"}, "norm: received 'layer'; allowed: batch, group"),
         (("mlp", 10, (28, 28, 1)), {"hiden": (3,)}, "its options: hidden; did you mean 'hidden'?"),
         (("mlp", 10, (28, 28, 1)), {"hidden": 128}, "hidden: received 128, must be a list, not empty, each item an"),
-        (("mlp", 10, (28, 28, 1)), {"hidden": [True]}, "hidden: received [True], must be a list, not empty"),
-        (("mlp", 10, (28, 28, 1)), {"hidden": ()}, "must be a list, not empty"),
         (("mlp", 10, (28, 28, 1)), {"convolution": "quick"}, "'auto', 'fast', 'grouped'"),
         (("mlp", 0, (28, 28, 1)), {}, "num_classes: received 0, must be an integer"),
         (("fedavg_cnn", 10, (28, 28)), {}, "(height, width, channels)"),

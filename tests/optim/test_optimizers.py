@@ -124,12 +124,8 @@ def test_no_momentum_means_none_whatever_optax_would_take():
         (lambda: optimizer("sgd", float("nan")), "learning_rate: received nan"),
         (lambda: optimizer("sgd", 0.1, momentum=1.0), "momentum: received 1.0"),
         (lambda: optimizer("sgd", 0.1, nesterov=True), "nesterov: received without a momentum"),
-        (lambda: optimizer("rmsprop", 0.1, nesterov=True), "nesterov: received without a momentum"),
-        (lambda: optimizer("adam", 0.1, b1=float("inf")), "b1: received inf"),
         (lambda: optimizer("sgd", 0.1, decay=0.0), "decay: received 0"),
         (lambda: optimizer("sgd", 1e39), r"learning_rate: received 1e\+39"),
-        (lambda: optimizer("sgd", -1.0), "learning_rate: received -1"),
-        (lambda: optimizer("sgd", 0.1, decay=1.5), "decay: received 1.5"),
         (
             lambda: optimizer("sgd", FALLING, schedule=FALLING),
             "received together with a learning rate",

@@ -1,7 +1,6 @@
 """The figures of a run: which there are, and what they show."""
 
 import json
-from itertools import count
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from fedjax_bal.lab import ClientResults, RunFolder
 from fedjax_bal.metrics import class_accuracies
 from fedjax_bal.report import gallery
-from fedjax_bal.report.gallery import class_samples, run_figures
+from fedjax_bal.report.gallery import run_figures
 from fedjax_bal.report.reading import read_runs
 
 pytestmark = pytest.mark.slow
@@ -57,13 +56,6 @@ def test_traffic_is_that_of_all_rounds_until_then_in_megabytes(folder):
     np.testing.assert_allclose(axes.lines[0].get_xdata(), 2 * np.arange(1, 6))  # 1 MB up and 1 MB down a round
 
 
-def test_simulated_time_is_that_of_all_rounds_until_then_in_seconds(folder):
-    edit_lines(folder, lambda line: {"simulated_s": 2.5 if line["method"] == "fedavg" else 3.5})
-    found = figures(folder)
-    assert list(found) == [*ALWAYS[:2], "time", *ALWAYS[2:]]
-    np.testing.assert_allclose(found["time"][2].axes[0].lines[0].get_xdata(), 2.5 * np.arange(1, 6))
-
-
 def test_clients_and_their_models_are_shown_where_they_were_measured(folder):
     edit_lines(folder, lambda line: {"local_test_accuracy": 0.25})
     write_clients(folder, ("0", "1", "2", "3"), [0.4, 0.9, np.nan, 0.2])
@@ -90,18 +82,6 @@ def test_a_few_clients_with_names_are_shown_one_by_one(folder):
     np.testing.assert_allclose(axes.images[0].get_array(), [[20, 40, 90]] * 2)
     write_clients(folder, tuple(f"clinic {number}" for number in range(21)), np.linspace(0, 1, 21))
     assert figures(folder)["clients"][2].axes[0].get_xlabel() == "clients from worst to best, %"
-
-
-@pytest.mark.parametrize(
-    ("shape", "kind"), [([28, 28, 1], "images"), ([12], "rows"), ([5, 3], "rows")], ids=["images", "table", "series"]
-)
-def test_a_table_has_rows_and_no_images(folder, shape, kind):
-    edit(folder, lambda s: s["partitions"][0].update(samples=list(range(1, 11)), input_shape=shape))
-    write_clients(folder, ("Mainz", "Jena"), [0.4, 0.9])
-    found = figures(folder)
-    assert found["classes"][2].axes[0].get_xlabel() == f"class and its training {kind}"
-    captions = " ".join(caption for _, caption, _ in found.values())
-    assert ("images" in captions) == (kind == "images") and f"training {kind}" in captions
 
 
 def test_clients_of_a_partition_have_their_names(folder):
@@ -143,11 +123,6 @@ def test_predicted_classes_stand_beside_true_and_trained_ones(make_run, tmp_path
     np.testing.assert_allclose(true.get_ydata(), [70, 10, 20])
 
 
-def test_training_images_of_classes_are_those_that_all_clients_hold():
-    assert class_samples([{"samples": [7, 8]}, {"samples": [7, 8]}]).tolist() == [7, 8]
-    assert class_samples([]) is None and class_samples([{"samples": [4, 6]}, {"samples": [7, 8]}]) is None
-
-
 def test_a_partition_is_blank_where_a_client_lacks_a_class(folder):
     counts = [[3, 0], [0, 7], [1, 1]]
     part = {"methods": ["fedavg"], "clients": 30, "shown": [0, 14, 29], "class_counts": counts}
@@ -166,18 +141,6 @@ def test_a_partition_is_blank_where_a_client_lacks_a_class(folder):
     assert caption.startswith("A column is a client") and figure.axes[0].get_title() == "3 of 30 clients"
 
 
-def test_a_partition_says_whose_it_is_and_of_very_many_the_rest_is_counted(folder, monkeypatch):
-    monkeypatch.setattr(gallery, "_MOST_PARTITIONS", 2)
-    edit(folder, lambda s: s.update(partitions=s["partitions"] * 5))
-    numbers = count()
-    edit(folder, lambda s: [part.update(methods=[f"m{next(numbers)}", "b"]) for part in s["partitions"]])
-    found = figures(folder)
-    assert [name for name in found if name.startswith("partition")] == ["partition-1"]
-    _, caption, figure = found["partition-1"]
-    assert [axes.get_title() for axes in figure.axes[:2]] == ["m0, b", "m1, b"]
-    assert caption.endswith("The page shows the first 2 of 5 partitions.")
-
-
 def test_panels_of_a_heat_map_have_one_scale_and_more_than_nine_are_several_figures(make_run, tmp_path):
     folder = make_run(tmp_path / "run", methods=tuple(f"m{place}" for place in range(10)), seeds=(0,), rounds=1)
     edit(folder, lambda s: s["partitions"].append({**s["partitions"][0], "class_counts": [[99] * 10] * 20}))
@@ -188,22 +151,3 @@ def test_panels_of_a_heat_map_have_one_scale_and_more_than_nine_are_several_figu
     scales = {(image.norm.vmin, image.norm.vmax) for axes in found["partition-1"][2].axes[:2] for image in axes.images}
     (scale,) = scales
     assert scale[0] == 0 and scale[1] >= 99
-
-
-def test_what_methods_have_learnt_to_draw_stands_beside_real_images(folder):
-    pixels = np.zeros((10, 2, 8, 8, 1), np.uint8)
-    runs = read_runs([folder])
-    record = runs.record._replace(pictures={"rebafl": dict.fromkeys(("real", "generated"), pixels)})
-    found = {name: rest for name, *rest in run_figures(runs._replace(record=record))}
-    title, _, figure = found["pictures-1"]
-    assert title.endswith("rebafl") and [axes.get_title() for axes in figure.axes] == ["real", "generated"]
-
-
-def test_many_classes_and_methods_can_be_drawn(make_run, tmp_path):
-    methods = tuple(f"method {place}" for place in range(9))
-    folder = make_run(tmp_path / "many", methods=methods, classes=47, rounds=2, clients=5)
-    found = {picture.name: picture for picture in gallery.to_pictures(gallery.run_figures(read_runs([folder])))}
-    assert list(found) == ALWAYS
-    assert [name for name, picture in found.items() if picture.wide] == [*ALWAYS[:2], "predictions", "confusion-1"]
-    assert max(len(own.document) for own in found.values()) < 300_000
-    assert "the first one in grey" in found["accuracy"].caption

@@ -12,10 +12,8 @@ from fedjax_bal.report.plots import (
     COLOURS,
     GREY,
     WIDE,
-    WIDTH,
     Grid,
     Series,
-    as_wide_as,
     curves,
     heat,
     images,
@@ -89,31 +87,10 @@ def test_methods_that_runs_share_have_a_panel_each_whose_lines_are_the_runs():
         "a (y)": ("a", "y")})[1].lines.values())).colour == COLOURS[0]  # fmt: skip
 
 
-def test_more_runs_than_colours_stand_as_methods():
-    origins = {f"{method} ({run})": (method, run) for run in "stuvwxyz" for method in ("fedavg", "rebafl")}
-    names = [name for panel in panels_of(list(origins), origins=origins) for name in panel.lines]
-    assert set(names) == set(origins) and names.count("fedavg (s)") == 3
-
-
 def test_the_climb_of_the_first_tenth_is_left_out_but_not_the_target():
     climbing = percent(CURVE._replace(rounds=np.array([1, 20, 40]), low=None, high=None))
     bottom = lambda target: drawn("a", {"a": climbing}, target=target, late=True).axes[0].get_ylim()[0]
     assert (bottom(None), bottom(55.0), bottom(30.0)) == (48, 48, 28)
-
-
-def test_the_horizontal_axis_spans_the_data_with_room_for_the_markers_at_its_ends():
-    axes = drawn("a", late=True).axes[0]
-    left, right = axes.get_xlim()
-    assert 0.9 < left < 1 and 4 < right < 4.1
-    left, right = drawn("a", {"a": Series(np.ones(1), np.ones(1))}, late=True).axes[0].get_xlim()
-    assert left < 1 < right
-
-
-def test_limits_that_are_set_last_hold_for_all_panels():
-    series = {"a": Series(np.arange(2), np.array([5.0, 6.0]))}, {"a": Series(np.arange(2), np.array([8.0, 9.0]))}
-    shown = [(panel, own) for own in series for panel in panels_of("a")]
-    figure = curves(shown, "x", "y", finish=lambda axes: axes.set_ylim(bottom=0))
-    assert all(axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 9 for axes in figure.axes)
 
 
 def test_a_curve_has_as_many_points_as_can_be_told_apart():
@@ -147,10 +124,6 @@ def test_panels_of_a_heat_map_share_names_where_they_are_the_same():
     assert [axes.get_ylabel() for axes in figure.axes] == ["class", "", "", "class", ""]
 
 
-def test_a_heat_map_of_equal_values_can_be_drawn():
-    assert heat([Grid("", np.zeros((2, 2)), "xy")], "ab", "samples", scale=(0, 0)).axes
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 def test_images_stand_in_rows_by_class(channels):
     pixels = np.arange(2 * 3 * 4 * 4 * channels, dtype=np.uint8).reshape(2, 3, 4, 4, channels)
@@ -162,41 +135,10 @@ def test_images_stand_in_rows_by_class(channels):
     assert np.asarray(second.images[0].get_array()).shape[:2] == (8, 4)
 
 
-def test_in_a_narrow_figure_the_legend_stands_below_and_axes_take_the_width():
-    names = ["fedavg", "A label of more than a line where legends stand on the right (ours)", "b"]
-    with as_wide_as(3.25):
-        figure = drawn(names)
-        many = drawn([f"method {place}" for place in range(9)])
-    figure.draw_without_rendering()
-    assert figure.axes[0].get_position().width > 0.8
-    (legend,) = figure.legends
-    assert " ".join(text.get_text() for text in legend.get_texts()).replace("\n", " ").count("right (ours)") == 1
-    assert legend.get_window_extent().x0 >= 0 and legend.get_window_extent().x1 <= figure.bbox.x1
-    many.draw_without_rendering()
-    assert all(axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1 for axes in many.axes)
-
-
 def test_names_take_even_lines_and_formulas_are_not_broken():
     assert plots.wrapped("Balanced softmax, tau 1 (ours)") == "Balanced softmax,\ntau 1 (ours)"
     assert plots.wrapped(r"Smooth, $\beta = 0.9$ and so on", 14) == "Smooth,\n$\\beta = 0.9$\nand so on"
     assert plots.wrapped("from $5 to $10") == r"from \$5 to \$10"
-
-
-def test_small_confusion_matrices_stand_in_a_grid_without_numbers():
-    names = [f"class {place}" for place in range(10)]
-    with as_wide_as(3.25):
-        figure = heat([Grid(name, np.eye(10), names) for name in "abcd"], names, "share, %", horizontal="predicted")
-    assert figure.get_figheight() < 5 and not any(axes.texts for axes in figure.axes)
-    labels = [axes.get_xlabel() for axes in figure.axes[:4]]
-    assert labels == ["", "", *["predicted,\nsame order"] * 2]
-
-
-def test_figures_are_made_for_a_column_of_another_width():
-    with as_wide_as(3.25):
-        figure = drawn(["a"])
-    assert figure.get_size_inches()[0] == 3.25
-    assert 7 <= figure.axes[0].get_xticklabels()[0].get_fontsize() < 8
-    assert drawn(["a"]).get_size_inches()[0] == WIDTH
 
 
 @pytest.mark.parametrize("write", [to_pdf, to_png, lambda figure: to_svg(figure, "t")], ids=["pdf", "png", "svg"])
@@ -241,10 +183,6 @@ def test_characters_that_no_font_has_are_named(save):
     # A second font of the user's has what the first lacks.
     with matplotlib.rc_context({"font.family": ["cmr10", "DejaVu Serif"]}):
         save(drawn(["плюс"]))
-
-
-def test_a_browser_draws_what_no_font_has():
-    assert "猫" in to_svg(drawn(["猫"]), "t")
 
 
 def test_matplotlibs_other_settings_neither_matter_nor_change():

@@ -9,11 +9,10 @@ from report.test_sweep_results import HEADS
 
 from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.metrics import NOTHING
-from fedjax_bal.report import write_run_page
-from fedjax_bal.report.published import _entries, paper_comparison_of_run, paper_comparison_of_sweep
+from fedjax_bal.report.published import paper_comparison_of_run, paper_comparison_of_sweep
 from fedjax_bal.report.reading import read_runs
 from fedjax_bal.report.sweep_page import page_of_sweep
-from fedjax_bal.report.sweep_results import read_results, summarise_condition
+from fedjax_bal.report.sweep_results import read_results
 from fedjax_bal.report.tables import MINUS
 
 SHEET = {
@@ -112,14 +111,6 @@ def test_another_setting_than_the_papers_is_named_and_no_reproduction(make_run, 
     assert {(row["published"], row["from_published"]) for row in rows} == {("", "")}
 
 
-@pytest.mark.slow
-def test_an_unfinished_run_is_no_reproduction(make_run, tmp_path):
-    folder = make_run(tmp_path / "run", rounds=2, finished=False)
-    file = folder / "config.yaml"
-    file.write_text(file.read_text() + "paper: {source: Table 3, accuracy: {rebafl: 0.9}}\n")
-    assert paper_comparison_of_run(read_runs([folder])).changes == [("rounds", "unfinished", "all")]
-
-
 def test_a_sweep_over_what_the_paper_has_one_value_of_is_no_reproduction(tmp_path):
     sheet = {
         "paper": {"source": "Table 1", "which": "best", "accuracy": {"a": 0.5}, "setting": {"training.rounds": 30}},
@@ -134,29 +125,6 @@ def test_a_sweep_over_what_the_paper_has_one_value_of_is_no_reproduction(tmp_pat
     assert compared.changes == [("training.rounds", "3", "30"), ("learning_rate", "swept", "one value")]
     listed, _ = compared.tables  # without differences
     assert [row[:1] + row[-1:] for row in listed.rows] == [("a", "50.0")] and compared.by_metric() == {}
-
-
-@pytest.mark.parametrize("paper", [{}, {"accuracy": 3}, {"accuracy": {"a": "x"}}, {"accuracy": {"a": 70}}])
-def test_nothing_that_is_published_is_nothing_to_show(paper, results):
-    assert _entries(paper, summarise_condition(results, {0: 0.5}), "", {}) == []
-
-
-def test_a_paper_may_have_more_methods_than_are_run():
-    published = "paper={source: Table 3, accuracy: {fedavg: 0.7, fednova: 0.8, fedavg+moon: 0.9}}"
-    assert load_config(None, ["methods=[fedavg]", published]).paper is not None
-
-
-def test_a_method_that_is_wrong_is_not_missed_by_the_paper():
-    published = "paper={source: Table 3, accuracy: {mine: 0.7}}"
-    with pytest.raises(ConfigError) as caught:
-        load_config(None, ["methods=[{recipe: fedprox, name: mine, mu: -1}]", published])
-    assert "mu: received -1" in str(caught.value) and "paper" not in str(caught.value)
-
-
-def test_a_suggested_name_may_have_capitals():
-    mine = ["methods=[{recipe: fedavg, name: R-BSM}]", "paper={source: Table 3, accuracy: {R-BSN: 0.7}}"]
-    with pytest.raises(ConfigError, match=r"accuracy.R-BSN: .*did you mean 'R-BSM'"):
-        load_config(None, mine)
 
 
 def test_a_paper_names_methods_that_there_are():

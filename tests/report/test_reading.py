@@ -7,9 +7,8 @@ import pytest
 import yaml
 from report.conftest import edit_summary
 
-from fedjax_bal.cli.arguments import parse_names
 from fedjax_bal.lab import SweepFolder
-from fedjax_bal.report import results, write_run_page
+from fedjax_bal.report import results
 from fedjax_bal.report.comparison import compare_runs, run_states
 from fedjax_bal.report.gallery import sweep_figures
 from fedjax_bal.report.paper import write_table
@@ -65,22 +64,10 @@ def test_a_run_is_read_with_its_labels(folder):
     assert [(entry.method, entry.theirs) for entry in paper_comparison_of_run(runs).entries] == [("ReBaFL (ours)", 0.7)]
 
 
-def test_a_comma_that_no_name_follows_is_part_of_a_label():
-    names = parse_names(["a=Smooth, beta 0.9,b=B", r"c=Tilt, $\tau=1$"])
-    assert names == {"a": "Smooth, beta 0.9", "b": "B", "c": r"Tilt, $\tau=1$"}
-
-
 def test_a_formula_that_figures_cannot_show_is_refused_as_a_name_and_text_as_a_label():
     with pytest.raises(ValueError, match="--names: received '.*'"):
         with_labels({"methods": ["a"]}, {"a": r"A $\frac{1}{$"})
     assert split_math(r"A $\frac{1}{$") == [r"A $\frac{1}{$"]
-
-
-@pytest.mark.slow
-def test_the_page_has_the_label_and_the_results_the_name(folder):
-    text = write_run_page(folder).read_text()
-    assert "ReBaFL (ours) has the highest accuracy" in text and "method ReBaFL (ours)" in text
-    assert '"method": "rebafl"' in (folder / "summary.json").read_text()
 
 
 def test_names_come_before_labels_and_folders_after_both(folder, make_run, tmp_path):
@@ -130,23 +117,6 @@ def test_a_killed_run_without_a_summary_is_reported_up_to_its_last_line(make_run
     assert tables[0] == states and "50.0%" not in sentences[0]
 
 
-@pytest.mark.slow
-def test_the_page_of_a_killed_run_shows_what_there_is(make_run, tmp_path):
-    folder = make_run(tmp_path / "run", rounds=30)
-    until(folder, {("fedavg", 0): 15})
-    text = write_run_page(folder).read_text()
-    assert "round 15 of 30" in text and "round 0 of 30" in text and "Accuracy by round" in text
-    (folder / "metrics.jsonl").unlink()
-    assert "No run has an accuracy yet" in write_run_page(folder).read_text()
-
-
-def test_a_resumed_run_is_reported_with_the_lines_that_its_summary_lacks(make_run, tmp_path):
-    folder = make_run(tmp_path / "run", rounds=20, finished=False)
-    edit_summary(folder, lambda summary: summary["runs"][0].update(rounds=5, final_accuracy=0.1))
-    run = read_runs([folder]).record.summary["runs"][0]
-    assert run["rounds"] == 20 and run["final_accuracy"] == pytest.approx(0.7)
-
-
 def test_the_state_of_runs_follows_names_recipes_and_rounds_of_each_method(make_run, tmp_path):
     folder = make_run(tmp_path / "run", methods=("fedavg", "scaffold+balanced_softmax", "mine"), seeds=(0,), rounds=5)
     config = yaml.safe_load((folder / "config.yaml").read_text())
@@ -194,13 +164,6 @@ def test_a_sweep_is_read_with_its_labels_and_the_files_keep_the_names(sweep):
         assert {row["method"] for row in csv.DictReader(file)} == {"fedavg", "scaffold+balanced_softmax"}
 
 
-def test_a_label_that_a_damaged_configuration_has_twice_is_left_out():
-    assert labels_of({"methods": ["fedavg", {"recipe": "rebafl", "label": "fedavg"}]}) == {
-        "fedavg": "fedavg", "rebafl": "rebafl",
-    }  # fmt: skip
-    assert labels_of({"methods": 3}) == {}
-
-
 def test_labels_of_swept_methods_count_unless_a_method_has_several():
     one, two = [{"recipe": "fedavg", "label": "FedAvg"}], [{"recipe": "rebafl", "label": "ReBaFL"}, "iwds"]
     sheet = {"methods": ["fedprox"], "sweep": [{"lr": [0.1]}, {"methods": [one, two]}]}
@@ -216,3 +179,10 @@ def test_wrong_names_are_refused(folder, sweep):
         write_table([sweep], ["final"], names={"rebafl": "x"})
     with pytest.raises(ValueError, match=r"received 'ReBaFL \(ours\)' for several methods"):
         read_runs([folder], {"fedavg": "ReBaFL (ours)"})
+
+
+def test_a_resumed_run_is_reported_with_the_lines_that_its_summary_lacks(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", rounds=20, finished=False)
+    edit_summary(folder, lambda summary: summary["runs"][0].update(rounds=5, final_accuracy=0.1))
+    run = read_runs([folder]).record.summary["runs"][0]
+    assert run["rounds"] == 20 and run["final_accuracy"] == pytest.approx(0.7)

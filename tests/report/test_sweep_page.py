@@ -5,7 +5,6 @@ import io
 import re
 
 import pytest
-from report.conftest import edit_summary
 from rounding import STEPS
 
 from fedjax_bal.report.gallery import sweep_figures
@@ -108,11 +107,6 @@ def test_a_methods_own_value_is_not_called_its_best(tmp_path):
     assert "learning_rate swept" in page(results) and "learning_rate 0.5" not in page(results)
 
 
-def test_numbers_stand_in_rising_order(results):
-    line = along(results, 0, "fedavg", "last5_accuracy")
-    assert [cell.setting for cell in line] == [(0.01, "a"), (0.1, "a"), (1.0, "b")]
-
-
 def test_values_that_are_lists_or_mappings_are_texts(tmp_path):
     (tmp_path / "sweep.yaml").write_text("sweep: [{seeds: [[0], [3]]}, {law: [{name: x}, {name: y}]}]\n")
     rows = "".join(f"\"[{seed}]\",\"{{'name': '{law}'}}\",p,<b>,0,done,0.5,\n" for seed in (0, 3) for law in "xy")
@@ -176,29 +170,6 @@ def test_figures_of_a_sweep_have_a_panel_for_each_condition(tmp_path):
     assert titles["accuracy"] == both[1:]
 
 
-def test_grids_of_methods_have_one_scale(tmp_path):
-    (figure,) = [figure for name, *_, figure in sweep_figures(conditioned(tmp_path), []) if name == "grid-1"]
-    assert [axes.get_title() for axes in figure.axes] == ["a", "b"]
-    assert {(axes.images[0].norm.vmin, axes.images[0].norm.vmax) for axes in figure.axes} == {(10.0, 90.0)}
-
-
-def test_the_setting_the_machine_and_its_speed_are_on_the_page(make_run, tmp_path):
-    sheet = CONDITIONED + "training: {rounds: 7}\npartition: {scheme: iid}\n"
-    axes = "partition.clients,training.optimizer.learning_rate"
-    heads = f"{axes},point,method,seed,status,last5_accuracy,compile_s,failure"
-    rows = [f"1000,0.1,p,a,0,done,0.5,{seconds}," for seconds in (2.5, 1200)]
-    conditioned(tmp_path, sheet)
-    (tmp_path / "results.csv").write_text("\n".join([heads, *rows]) + "\n")
-    (tmp_path / "points" / "o").mkdir(parents=True)  # a point that could not be set up
-    command = {"plugins": [], "data_dir": "/data"}
-    point = make_run(tmp_path / "points" / "p", methods=("a",), rounds=1)
-    edit_summary(point, lambda summary: summary.update(device="<GPU>", versions={"jax": "1"}, command=command))
-    text = page(read_results(tmp_path))
-    for part in ("rounds 7", "&lt;GPU&gt;", "jax 1", "--data-dir /data", "2.5 to 1,200", "clients 1,000"):
-        assert part in text
-    assert "samples per second" not in text
-
-
 def test_a_single_methods_settings_are_lines_and_a_diverged_one_is_named(tmp_path):
     (tmp_path / "sweep.yaml").write_text("sweep: [{lr: [0.1, 1, 10]}]\n")
     ends = {0.1: "done,0.5", 1: "done,0.6", 10: "diverged,"}
@@ -215,41 +186,6 @@ def test_a_single_methods_settings_are_lines_and_a_diverged_one_is_named(tmp_pat
     assert shown == {"lr 0.1": 8, "lr 1": 8, "lr 10": 5} and "best setting" not in text
     text, figure = drawn["mean-accuracy-0"]
     assert figure.axes[0].get_lines()[0].get_xdata().tolist() == [0.1, 1] and "no run ended: a at lr 10." in text
-
-
-def test_settings_with_the_same_name_are_not_drawn_as_one(tmp_path):
-    (tmp_path / "sweep.yaml").write_text("sweep: [{lr: [0.123451, 0.123452]}]\n")
-    rates = {0.123451: 0.5, 0.123452: 0.6}
-    rows = "".join(f"{rate},p,a,0,done,{end},\n" for rate, end in rates.items())
-    (tmp_path / "results.csv").write_text(f"lr,point,method,seed,status,last5_accuracy,failure\n{rows}")
-    lines = [
-        {"lr": rate, "point": "p", "method": "a", "seed": 0, "round": 1, "test_accuracy": end}
-        for rate, end in rates.items()
-    ]
-    drawn = {name: (text, figure) for name, _, text, figure in sweep_figures(read_results(tmp_path), lines)}
-    text, figure = drawn["accuracy"]
-    (line,) = figure.axes[0].get_lines()
-    assert line.get_ydata().tolist() == [60.0] and "Each method has its best setting" in text
-
-
-def test_costs_are_drawn_from_zero(tmp_path):
-    (tmp_path / "sweep.yaml").write_text("sweep: [{partition.clients: [10, 20]}]\n")
-    heads = "partition.clients,point,method,seed,status,last5_accuracy,device_bytes,failure\n"
-    rows = "".join(f"{clients},p,a,0,done,0.5,{size},\n" for clients, size in ((10, 12_670_000), (20, 12_690_000)))
-    (tmp_path / "results.csv").write_text(heads + rows)
-    found = read_results(tmp_path)
-    (axes,) = next(figure for name, *_, figure in sweep_figures(found, []) if name == "memory-0").axes
-    assert axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 12.69
-    assert "Best settings" not in page(found)
-
-
-def test_conditions_of_one_method_are_rows_of_one_table_of_which_none_wins(tmp_path):
-    (tmp_path / "sweep.yaml").write_text("sweep: [{partition.clients: [10, 20]}]\n")
-    rows = "".join(f"{clients},p,a,{seed},done,0.{clients + seed},\n" for clients in (10, 20) for seed in (0, 1))
-    (tmp_path / "results.csv").write_text(f"partition.clients,point,method,seed,status,last5_accuracy,failure\n{rows}")
-    text = page(read_results(tmp_path))
-    assert text.count("<table") == 2 and "class=best" not in text and "Difference" not in text
-    assert ">a, clients 10</th><td>10.5 ± 0.7<" in text and ">a, clients 20</th><td>20.5 ± 0.7<" in text
 
 
 def many(tmp_path, count):
@@ -283,21 +219,6 @@ def test_many_curves_are_small_multiples_with_the_first_method_in_grey(tmp_path)
     labels = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
     assert all(len(own) == 8 and "m0" in own for own in labels)
     assert sorted(name for own in labels for name in own if name != "m0") == sorted(f"m{k}" for k in range(1, 36))
-
-
-@pytest.mark.slow
-def test_many_panels_are_a_figure_for_each_condition(tmp_path):
-    heads = "partition.alpha,point,method,seed,status,last5_accuracy,failure"
-    places = [(alpha, f"m{method}") for alpha in (1, 2) for method in range(36)]
-    (tmp_path / "sweep.yaml").write_text("sweep: [{partition.alpha: [1, 2]}]\n")
-    rows = "".join(f"{alpha},p,{method},0,done,0.5,\n" for alpha, method in places)
-    (tmp_path / "results.csv").write_text(f"{heads}\n{rows}")
-    lines = [
-        {"partition.alpha": alpha, "point": "p", "method": method, "seed": 0, "round": 1, "test_accuracy": 0.5}
-        for alpha, method in places
-    ]
-    names = {name: title for name, title, _, _ in sweep_figures(read_results(tmp_path), lines)}
-    assert names["accuracy-0"] == "Accuracy by round, alpha 1" and names["accuracy-1"] == "Accuracy by round, alpha 2"
 
 
 CROSSED = "name: mine\nseeds: [0, 1]\nsweep: [{lr: [0.1, 0.3]}, {AXIS}]\n"

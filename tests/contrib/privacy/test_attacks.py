@@ -124,27 +124,6 @@ def test_prototypes_are_attacked_beside_single_images(folder, comparison, attack
     assert set(np.unique(shown["single/vae"])) == {mean} and (shown["single/grnn"] == 255).all()
 
 
-def test_the_attackers_images_are_the_test_set_without_the_single_ones(folder, comparison, attacks):
-    dataset, federation = comparison.dataset, comparison.simulations[0].federation
-    singles = arrays(folder, "rebafl")["single"][:, 0]
-    count = lambda images: Counter(image.tobytes() for image in images)
-    rest = count(dataset.test_images) - count(singles)
-    for kind, iterations, images in attacks.fitted:
-        assert kind in ("upcnn", "vae") and iterations == 2
-        pixels = 255 * (np.asarray(images) * federation.std + federation.mean)
-        assert np.allclose(pixels, np.rint(pixels), atol=1e-2) and count(np.rint(pixels).astype(np.uint8)) == rest
-
-
-def test_correlations_are_those_of_the_images_with_their_class_and_with_others():
-    images = np.random.default_rng(0).normal(size=(3, 2, 2, 1)).astype(np.float32)
-    own = np.array([2, 0])
-    found = module._correlations(images[own] * 2 + 1, images, own)
-    others = [np.corrcoef(images[a].ravel(), images[b].ravel())[0, 1] for a, b in ((2, 0), (2, 1), (0, 1), (0, 2))]
-    assert found["truth"] == pytest.approx(1, abs=FORMULA) and found["others"] == pytest.approx(
-        np.mean(others), abs=FORMULA
-    )
-
-
 def test_means_and_single_images_are_what_they_are_called(folder, comparison):
     federation, shown = comparison.simulations[0].federation, arrays(folder, "rebafl")
     rows = np.unique(federation.rows)
@@ -172,3 +151,24 @@ def test_images_of_a_size_that_no_attack_can_make_are_refused(monkeypatch):
         monkeypatch.setattr(module, "shares_prototypes", lambda _, shares=shares: shares)
         with pytest.raises(ValueError, match=r"image_shape: received .6, 6, 1.") if shares else nullcontext():
             PrivacyAttacks().check(simulation)
+
+
+def test_the_attackers_images_are_the_test_set_without_the_single_ones(folder, comparison, attacks):
+    dataset, federation = comparison.dataset, comparison.simulations[0].federation
+    singles = arrays(folder, "rebafl")["single"][:, 0]
+    count = lambda images: Counter(image.tobytes() for image in images)
+    rest = count(dataset.test_images) - count(singles)
+    for kind, iterations, images in attacks.fitted:
+        assert kind in ("upcnn", "vae") and iterations == 2
+        pixels = 255 * (np.asarray(images) * federation.std + federation.mean)
+        assert np.allclose(pixels, np.rint(pixels), atol=1e-2) and count(np.rint(pixels).astype(np.uint8)) == rest
+
+
+def test_correlations_are_those_of_the_images_with_their_class_and_with_others():
+    images = np.random.default_rng(0).normal(size=(3, 2, 2, 1)).astype(np.float32)
+    own = np.array([2, 0])
+    found = module._correlations(images[own] * 2 + 1, images, own)
+    others = [np.corrcoef(images[a].ravel(), images[b].ravel())[0, 1] for a, b in ((2, 0), (2, 1), (0, 1), (0, 2))]
+    assert found["truth"] == pytest.approx(1, abs=FORMULA) and found["others"] == pytest.approx(
+        np.mean(others), abs=FORMULA
+    )

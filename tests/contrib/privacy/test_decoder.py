@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import quick
-from contrib.privacy.linear import IMAGES, ROTATION, error, features, odd, same
+from contrib.privacy.linear import IMAGES, ROTATION, error, features, odd
 from rounding import FORMULA, STEPS, SUM
 
 from fedjax_bal.contrib.privacy import decode, features_of, fit_decoder, kl_to_standard_normal
-from fedjax_bal.contrib.privacy.decoder import Decoder
 from fedjax_bal.models import build
 
 OWN, SECRET = IMAGES[:200], IMAGES[200:]
@@ -83,13 +82,6 @@ def test_divergence_against_numpy_and_sampling():
 
 
 @pytest.mark.slow
-def test_the_key_decides():
-    again = fit(jax.random.key(0), *ROTATION, OWN, kind="vae")
-    assert same(again.variables, fitted("vae").variables) and same(again.losses, fitted("vae").losses)
-    assert not same(fitted("vae", 1).variables.params, again.variables.params)
-
-
-@pytest.mark.slow
 def test_latents_are_0_or_drawn_by_the_key():
     prototypes = features(SECRET[:5])
     draw = lambda kind, seed: np.asarray(decode(fitted(kind), prototypes, jax.random.key(seed)))
@@ -128,22 +120,3 @@ def test_refuses(changes, message):
     settings = {"key": jax.random.key(0), "model": ROTATION[0], "variables": ROTATION[1], "images": OWN} | changes
     with pytest.raises(ValueError, match=message):
         fit_decoder(**settings)
-
-
-@pytest.mark.slow
-def test_decode_refuses_other_features():
-    with pytest.raises(ValueError, match=r"features: received shape \(2, 5\)"):
-        decode(fitted("upcnn"), np.zeros((2, 5)))
-
-
-@pytest.mark.parametrize("side", [28, 32])
-@pytest.mark.parametrize("kind", ["upcnn", "vae"])
-def test_sides_of_real_images(side, kind):
-    network = Decoder((side, side, 3), 4, 2 * (kind == "vae"))
-    shapes = jax.eval_shape(
-        lambda key: network.init_with_output(
-            key, jnp.ones((2, 5)), jnp.ones((2, 2 * (kind == "vae"))), method="decode"
-        )[0],
-        jax.random.key(0),
-    )
-    assert shapes.shape == (2, side, side, 3)

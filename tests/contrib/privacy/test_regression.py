@@ -97,17 +97,6 @@ def test_single_gradients_against_numpy():
 
 
 @pytest.mark.slow
-def test_smoothness_smooths():
-    assert (variation(search(smoothness=0.3).images) < 0.9 * variation(found().images)).all()
-
-
-@pytest.mark.slow
-def test_images_stay_within_limits():
-    images = np.asarray(found_by_gradient().images)
-    assert LIMITS[0] <= images.min() < -1 and 1 < images.max() <= LIMITS[1]
-
-
-@pytest.mark.slow
 def test_the_key_decides_and_other_targets_do_not_matter():
     assert np.array_equal(search().images, found().images)
     assert not np.array_equal(search(seed=1, rate=0.0).images, search(rate=0.0).images)
@@ -134,11 +123,8 @@ WRONG = {"iterations": 0, "width": 1, "latent": 0, "rate": -1, "smoothness": flo
     [
         ({"of": "gradients"}, "of: received 'gradients'"),
         ({"target": np.ones((2, 5))}, r"must be one array \(M, 16\)"),
-        ({"target": np.ones((0, 16))}, "M of at least 1"),
-        ({"target": {"turn": np.ones((2, 16))}}, "must be one array"),
         ({"of": "gradient"}, "like the params of the model linear"),
         ({"of": "gradient", "target": {"turn": np.ones((16, 16))}}, "leading axis"),
-        ({"of": "gradient", "target": {"turn": np.ones((0, 16, 16))}}, "leading axis"),
         ({"model": odd()}, r"received \(6, 6, 1\).*multiples of 4"),
         *(({name: value}, f"{name}: received {value}") for name, value in WRONG.items()),
     ],

@@ -35,14 +35,6 @@ def test_a_copy_is_found_at_distance_0_however_bright(chunk):
     assert distances.tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("chunk", [2, 9, 23])
-def test_of_copies_the_first(chunk):
-    pool = POOL.copy()
-    pool[[7, 15, 20]] = POOL[4]
-    assert nearest(POOL[[4]], pool, chunk=chunk)[0].tolist() == [4]
-    assert nearest(POOL[[4]], pool[5:], chunk=chunk)[0].tolist() == [2]
-
-
 def test_what_is_not_finite_is_never_near():
     images, pool = IMAGES.copy(), POOL.copy()
     images[1, 0, 0, 0] = np.nan
@@ -77,8 +69,3 @@ def test_recovery_of_a_copy_and_of_a_constant():
     truth = np.stack([POOL[0], POOL[1], np.zeros_like(POOL[0])])
     images = np.stack([POOL[0], 3 * POOL[1] + 2, POOL[2]])
     np.testing.assert_allclose(recovered(images, truth), [1.0, 1.0, 0.0], atol=FORMULA)
-
-
-def test_recovery_refuses_other_shapes():
-    with pytest.raises(ValueError, match="must be \\[M, H, W, K\\] both"):
-        recovered(IMAGES, POOL)

@@ -1,7 +1,6 @@
 """Trackers by name: what a user without the extra meets; and runs whose places are distinct and stay inside."""
 
 import sys
-import tomllib
 import unicodedata
 from pathlib import Path
 
@@ -52,16 +51,6 @@ def test_an_unknown_tracker_is_refused(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["run", "--track", "wandbb"])
     assert result.exit_code == 2
     assert "--track: received 'wandbb'; did you mean 'wandb'? allowed: tensorboard, wandb" in result.output
-
-
-def test_every_tracker_has_an_extra_of_its_name():
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    for name in NAMES:
-        assert [entry.partition(">")[0] for entry in project["optional-dependencies"][name]] == [name]
-
-
-def test_names_of_folders_stay_close_to_the_given_ones():
-    assert folder_names(["fedavg", "mu = 0.1", "a/b", "A_b", ".."]) == ["fedavg", "mu = 0.1", "a_b", "A_b (2)", "__"]
 
 
 @example(["a/b", "a_b", "A_B", "a_b (2)"])

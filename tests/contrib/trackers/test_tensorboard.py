@@ -64,29 +64,3 @@ def test_files_of_others_in_its_folder_are_kept(tmp_path):
     theirs.touch()
     TensorBoard(tmp_path).begin(RUN)
     assert theirs.exists()
-
-
-def test_nothing_is_written_through_links_nor_into_what_has_another_name_elsewhere(tmp_path):
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "precious").write_text("mine")
-    place = tmp_path / "run" / "tensorboard" / "fedavg" / "seed0"
-    place.mkdir(parents=True)
-    link, name = (place / f"events.out.tfevents.1.fedjax-bal.{number}" for number in (1, 2))
-    link.symlink_to(outside / "precious")
-    name.hardlink_to(outside / "precious")
-    tracker = TensorBoard(tmp_path / "run")
-    tracker.begin(RUN)
-    tracker.log(RUN, lines(2))
-    assert (outside / "precious").read_text() == "mine" and link.is_symlink()
-    for led in ("tensorboard", "tensorboard/fedavg", "tensorboard/fedavg/seed0"):
-        folder = tmp_path / led.replace("/", "-")
-        (folder / led).parent.mkdir(parents=True)
-        (folder / led).symlink_to(outside)
-        with pytest.raises(OSError, match="is a link"):
-            TensorBoard(folder).begin(RUN)
-    tracker._files[RUN.key].unlink()
-    tracker._files[RUN.key].symlink_to(outside / "precious")
-    with pytest.raises(OSError, match="symbolic links"):
-        tracker.log(RUN, lines(4))
-    assert [(file.name, file.read_text()) for file in outside.iterdir()] == [("precious", "mine")]

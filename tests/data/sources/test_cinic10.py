@@ -92,15 +92,10 @@ def flipped(content, at):
 
 WHOLE = png(COLOUR)
 HOSTILE = {
-    "empty": (b"", "is no PNG file"),
     "half": (WHOLE[: len(WHOLE) // 2], "damaged"),
-    "header alone": (WHOLE[:33], "damaged"),
     "a bit of a pixel": (flipped(WHOLE, len(WHOLE) // 2), "damaged"),
-    "a bit of the size": (flipped(WHOLE, 18), "damaged"),
-    "another format": (b"\xff\xd8\xff\xe0\0\x10JFIF", "is no PNG file"),
     "a web page": (b"<!DOCTYPE html>", "is no PNG file"),
     "another size": (png(np.zeros((28, 28, 3), np.uint8)), "expected an image of 32x32 pixels, found 28x28"),
-    "turned size": (png(np.zeros((32, 33, 3), np.uint8)), "found 33x32"),
     "sixteen bits": (png(GREY.astype(np.uint16)), "an image of mode I;16"),
     "a size that is claimed": (claiming(30_000, 30_000), "damaged or foreign"),
     "too few pixels": (claiming(32, 32), "damaged"),
@@ -117,18 +112,6 @@ def test_foreign_and_damaged_files_are_named(tmp_path, kind):
     with pytest.raises(DataError, match=message) as caught:
         read_cinic(tmp_path, ["ship"])
     assert str(caught.value).startswith(f"{path}: ")
-
-
-def test_every_single_bit_is_either_harmless_or_noticed(tmp_path):
-    (tmp_path / "frog").mkdir()
-    path, small = tmp_path / "frog" / "a.png", png(np.full((32, 32), 9, np.uint8))
-    for at in range(len(small)):
-        path.write_bytes(flipped(small, at))
-        try:
-            images, _ = read_cinic(tmp_path, ["frog"])
-        except DataError:
-            continue
-        assert (images == 9).all(), at
 
 
 def test_missing_folders_are_named(cinic):

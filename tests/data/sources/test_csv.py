@@ -43,7 +43,6 @@ def test_other_delimiters(read):
 
 WRONG = {
     "empty": ("", "is empty"),
-    "no rows": ("a,y\n", "column 'a' is empty"),
     "no label": ("a,b\n1,x\n", "has no column 'y', but a, b"),
     "a name twice": ("a,y,a\n1,x,2\n", "names column 'a' twice"),
     "a column without a name": (",a,y\n0,1,x\n", "column 1 has no name, as pandas writes its index"),
@@ -53,28 +52,16 @@ WRONG = {
     "an open quote": ('a,y\n1,"x\n2,x\n', "line 3: unexpected end of data"),
     "texts": ("a,y\n1,x\n2,x\noops,z\n", "column 'a' holds 'oops' in line 4, and inputs are numbers"),
     "gaps": ("a,y\n1,x\nNA,x\n\n,z\n?,z\n", "column 'a' has 3 missing values in 4 rows, the first in line 3"),
-    "gaps of labels": ("a,y\n1,x\n2,x\n3,\n4,z\n", "column 'y' has 1 missing value in 4 rows, the first in line 4"),
     "too large": ("a,y\n1,x\n2,x\n1e39,z\n", r"column 'a' holds 1e\+39 in line 4"),
-    "a huge integer": (f"a,y\n1,x\n2,x\n{'9' * 400},z\n", "column 'a' holds inf in line 4"),
     "an underscore": ("a,y\n1,x\n1_000,x\n", "column 'a' holds '1_000' in line 3.*thousands='_'"),
     "other digits": ("a,y\n1,x\n\u0663,x\n", "column 'a' holds '\u0663' in line 3, and inputs are numbers"),
-    "wide digits among marks": ("a,y\nTrue,x\n\uff11,x\n", "column 'a' holds '\uff11' in line 3, and inputs"),
     "no utf-8": (b"a,y\n1,\xff\n", r"isn't in UTF-8 \(.* at byte 0xff\): save it as UTF-8, or"),
-    "utf-16": ("a,y\n1,x\n".encode("utf-16"), "isn't in UTF-8, but in UTF-16 or UTF-32: .*encoding='utf-16'"),
     "utf-16 without a mark": ("a,y\n1,x\n".encode("utf-16-be"), "isn't in UTF-8, but in UTF-16 or UTF-32"),
-    "utf-32": ("a,y\n1,x\n".encode("utf-32"), "isn't in UTF-8, but in UTF-16 or UTF-32"),
     "compressed": (gzip.compress(b"a,y\n1,x\n"), "is compressed: unpack it"),
-    "decimal commas": ('a,y\n1,x\n"17,5",x\n', "column 'a' holds '17,5' in line 3.*pandas.read_csv, decimal=',', and"),
     "a comma of either kind": ('a,y\n1,x\n"1,100",x\n', "column 'a' holds '1,100' in .*thousands=',' if .*decimal=','"),
-    "a zero before it": ('a,y\n1,x\n"0,100",x\n', "column 'a' holds '0,100' in .*pandas.read_csv, decimal=',', and"),
-    "thousands": ('a,y\n1,x\n"1,100,000",x\n', "column 'a' holds '1,100,000' in .*pandas.read_csv, thousands=',', and"),
     "thousands and decimals": (
         'a,y\n1,x\n"1,100.5",x\n',
         "column 'a' holds '1,100.5' in .*pandas.read_csv, thousands=',', and",
-    ),
-    "points for thousands": (
-        'a,y\n1,x\n"1.100,5",x\n',
-        "column 'a' holds '1.100,5' in .*thousands='.', decimal=',', and",
     ),
     "spaces for thousands": (
         'a,y\n1,x\n"1 100,5",x\n',

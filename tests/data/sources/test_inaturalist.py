@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedjax_bal.data import DataError, load, memory
+from fedjax_bal.data import DataError, load
 from fedjax_bal.data.sources.inaturalist import read_inaturalist
 
 SIZES = [(80, 60), (60, 80), (50, 50), (224, 301), (33, 32)]
@@ -92,14 +92,6 @@ def test_an_image_of_the_right_size_is_left_as_it_is(natural):
     np.testing.assert_array_equal(images[2], np.asarray(Image.open(files["train"][2])))
 
 
-def test_both_sizes_have_a_name(natural):
-    data_dir, _ = natural()
-    large, small = (load(name, str(data_dir)) for name in ("inaturalist2019", "inaturalist2019_32"))
-    assert (large.train_images.shape, small.train_images.shape) == ((5, 224, 224, 3), (5, 32, 32, 3))
-    assert large.test_images.shape == (2, 224, 224, 3)
-    assert small.class_names == tuple(str(number) for number in range(1010))
-
-
 def test_many_images_keep_their_places(tmp_path):
     shades = np.random.default_rng(0).integers(0, 256, 300)
     for row, shade in enumerate(shades):
@@ -162,17 +154,13 @@ def without(key):
 
 CHANGES = {
     "no images": (without("images"), "lacks 'images'"),
-    "no annotations": (without("annotations"), "lacks 'annotations'"),
     "no mapping": (lambda content: content["images"].append(3), "val2019.json: "),
     "nothing": (lambda content: content.update(images=[], annotations=[]), "found 0 and 0"),
     "a number for a name": (first("images", file_name=3), "val2019.json: "),
     "an id twice": (first("images", id=999), "an annotation each"),
-    "an id in words": (first("images", id="1000"), "category_id null"),
     "a class too many": (first("annotations", category_id=1010), r"category_id 1010, expected one in 0..1009"),
-    "a class below": (first("annotations", category_id=-1), r"category_id -1"),
     "a truth for a class": (first("annotations", category_id=True), r"category_id true"),
     "an unknown image": (first("annotations", image_id=7), "category_id null"),
-    "two annotations": (first("annotations", image_id=1000), "an annotation each"),
     "one too few": (lambda content: content["annotations"].pop(0), "an annotation each, found 2 and 1"),
 }
 
@@ -188,17 +176,6 @@ def test_annotations_that_do_not_fit_are_named(natural, kind):
     with pytest.raises(DataError, match=message) as caught:
         read_inaturalist(data_dir, 32)
     assert str(caught.value).startswith(f"{file}: ") and len(str(caught.value)) < 600
-
-
-@pytest.mark.parametrize("name", ["", "a\0.jpg", "\ud800/a.jpg", "a" * 300 + ".jpg"])
-def test_names_that_no_file_can_have(natural, name):
-    data_dir, _ = natural()
-    file = data_dir / "val2019.json"
-    content = json.loads(file.read_text())
-    content["images"][0]["file_name"] = name
-    file.write_text(json.dumps(content))
-    with pytest.raises(DataError, match="can't be read"):
-        read_inaturalist(data_dir, 32)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"images": ' + "9" * 5000 + "}", "\udcff"])
@@ -236,13 +213,9 @@ def test_users_are_numbered_by_name_where_all_are_known(natural):
     assert load("inaturalist2019_32", data_dir).train_clients is None
 
 
-def test_memory_is_counted_before_a_file_is_opened(natural, monkeypatch):
-    data_dir, files = natural()
-    files["train"][0].unlink()
-    needed = 7 * 32 * 32 * 3
-    monkeypatch.setattr(memory, "available_bytes", lambda: needed - 1)
-    with pytest.raises(DataError, match=r"7 images of 32x32 pixels need .* take a machine with more, or inaturalist20"):
-        read_inaturalist(data_dir, 32)
-    monkeypatch.setattr(memory, "available_bytes", lambda: needed)
-    with pytest.raises(DataError, match="train0.jpg: can't be read"):
-        read_inaturalist(data_dir, 32)
+def test_both_sizes_have_a_name(natural):
+    data_dir, _ = natural()
+    large, small = (load(name, str(data_dir)) for name in ("inaturalist2019", "inaturalist2019_32"))
+    assert (large.train_images.shape, small.train_images.shape) == ((5, 224, 224, 3), (5, 32, 32, 3))
+    assert large.test_images.shape == (2, 224, 224, 3)
+    assert small.class_names == tuple(str(number) for number in range(1010))

@@ -124,23 +124,16 @@ def label(value):
 
 BAD = {
     "no users": (lambda content: content.pop("users"), "lacks 'users'"),
-    "users that are numbers": (changed(users=[1, 2]), "users"),
-    "a list": (changed(user_data=[]), "user_data"),
     "a user without data": (changed(users=["f0_a", "f1_b", "f2_c"]), "different writers"),
-    "a user twice": (changed(users=["f0_a", "f0_a"]), "different writers"),
     "no pixels": (own("x", None), "writer f0_a: "),
     "no mapping": (lambda content: content["user_data"].update(f0_a=[]), "writer f0_a: "),
     "an image less": (lambda content: content["user_data"]["f0_a"]["x"].pop(), "lists x and y of one length"),
     "short images": (own("x", [[0.5] * 783] * 3), "writer f0_a: .*784"),
-    "ragged images": (own("x", [[0.5] * 784, [0.5] * 784, [0.5]]), "writer f0_a: "),
     "infinity": (pixel(float("inf")), "pixels from 0 to 1, found 0.0.* to inf"),
-    "not a number": (pixel(float("nan")), "pixels from 0 to 1, found nan"),
     "a word": (pixel("black"), "writer f0_a: .*black"),
     "bytes for pixels": (pixel(255), "pixels from 0 to 1, found .* to 255.0"),
     "label 62": (label(62), r"labels in 0\.\.61"),
-    "label -1": (label(-1), r"labels in 0\.\.61"),
     "half a label": (label(0.5), r"labels in 0\.\.61"),
-    "a large label": (label(2**70), r"labels in 0\.\.61"),
 }
 
 
@@ -161,18 +154,6 @@ def test_damaged_files_are_named(tmp_path, text):
     (tmp_path / "all_data_0.json").write_text(text)
     with pytest.raises(DataError, match="all_data_0.json: "):
         load("femnist", tmp_path)
-
-
-@pytest.mark.slow
-def test_a_file_of_leafs_usual_size_is_read(tmp_path):
-    # LEAF writes 100 writers to a file, with 227 images of 784 numbers on average; here are 130 images of each.
-    image = f"[{', '.join(['1.0'] * 784)}]"
-    writer = f'{{"x": [{", ".join([image] * 130)}], "y": {[0] * 130}}}'
-    names = [f"f{number}" for number in range(100)]
-    data = ", ".join(f'"{name}": {writer}' for name in names)
-    path = tmp_path / "all_data_0.json"
-    path.write_text(f'{{"users": {json.dumps(names)}, "num_samples": {[130] * 100}, "user_data": {{{data}}}}}')
-    assert sum(len(labels) for _, labels in read_writers([path]).values()) == 13_000
 
 
 def test_a_writer_in_two_files_is_refused(tmp_path):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedjax_bal.data import DATASETS, DataError, inventory, load, prepared_status
+from fedjax_bal.data import DataError, inventory, load, prepared_status
 
 CLASSES = {"dermamnist": 7, "pathmnist": 9, "bloodmnist": 8}
 
@@ -40,16 +40,11 @@ def test_a_missing_file_is_named(tmp_path):
         load("dermamnist")
 
 
-RNG = np.random.default_rng(1)
 WRONG = {
     "no labels": (arrays(7, test_labels=None), "lacks 'test_labels'"),
     "larger images": (arrays(7, train_images=np.zeros((14, 64, 64, 3), np.uint8)), r"train_images has shape \(14, 64"),
-    "grey images": (arrays(7, test_images=np.zeros((3, 28, 28), np.uint8)), r"test_images has shape \(3, 28, 28\)"),
     "floats": (arrays(7, test_images=np.zeros((3, 28, 28, 3))), "type float64, .*; expected .* of uint8"),
-    "no images": (arrays(7, test_images=np.zeros((0, 28, 28, 3), np.uint8)), r"test_images has shape \(0, "),
     "several labels": (arrays(7, test_labels=np.zeros((3, 14), np.uint8)), r"test_labels shape \(3, 14\)"),
-    "labels in a row": (arrays(7, test_labels=np.zeros(3, np.uint8)), r"test_labels shape \(3,\)"),
-    "a label too few": (arrays(7, test_labels=np.zeros((2, 1), np.uint8)), r"test_labels shape \(2, 1\)"),
     "another set's": (arrays(9), r"labels lie in 0\.\.8; expected 0\.\.6"),
     "negative": (arrays(7, test_labels=np.full((3, 1), -1)), r"test_labels holds -1 in row 0"),
     "a smaller set's": (arrays(4), r"train_labels lacks class 4 \(melanoma\)"),
@@ -64,9 +59,3 @@ def test_a_wrong_file_is_named(tmp_path, kind):
     with pytest.raises(DataError, match=message) as caught:
         load("dermamnist", tmp_path)
     assert str(caught.value).startswith(str(tmp_path / "dermamnist.npz")) and len(str(caught.value)) < 400
-
-
-def test_sets_are_listed_with_their_sizes():
-    totals = {name: sum(DATASETS[name].counts) for name in CLASSES}
-    # 10,015, 107,180 and 17,092 images, less those for validation
-    assert totals == {"dermamnist": 10_015 - 1_003, "pathmnist": 107_180 - 10_004, "bloodmnist": 17_092 - 1_712}

@@ -138,17 +138,12 @@ def shape(text):
 DAMAGED = {
     "a trillion": shape("(1000000, 1000000)"),
     "too few": shape("(5, 5, 4, 3)"),
-    "beyond all numbers": shape("(" + "9" * 60 + ",)"),
     "negative": shape("(-6, -60)"),
-    "many axes": shape("(360," + "1," * 64 + ")"),
     "a truth for a length": shape("(True, 360)"),
     "a type of several": member("{'descr': '(3,)|u1', 'fortran_order': False, 'shape': (120,)}"),
     "no shape": shape("'abc'"),
     "code": member("__import__('os').system('exit 1')"),
-    "deep": member("(" * 117),
-    "a type of no size": member("{'descr': '|V0', 'fortran_order': False, 'shape': (6, 5, 4, 3)}"),
     "no array": b"nothing",
-    "empty": b"",
     "short": member(content=bytes(300)),
 }
 
