@@ -52,7 +52,7 @@ class Quiet:
         self.steps.append((*run, done))
         self.accuracies.append(accuracy)
 
-    def ended(self, run):
+    def stopped_early(self, run):
         """Keeps which runs end early."""
         self.steps.append((*run, "ended"))
 
@@ -72,12 +72,13 @@ def config(tmp_path: Path, *overrides: str) -> Config:
     return with_convolution(loaded, chosen_form(loaded))
 
 
-def run(path: Path, wanted: Config, *, should_stop=lambda: False, trackers=(), **options) -> Quiet:
+def run(path: Path, wanted: Config, *, should_stop=lambda: False, trackers=(), callbacks=(), **options) -> Quiet:
     """One session in a folder; raises what `run_comparison` raises."""
     display, folder = Quiet(), RunFolder(path)
     execution = None if options.get("fresh") else folder.read_execution()
     with folder.claimed(wanted), contextlib.closing(Trackers(trackers, wanted, display.note)) as tracking:
-        run_comparison(wanted, folder, display, should_stop, callbacks=[tracking], execution=execution, **options)
+        callbacks = [tracking, *callbacks]
+        run_comparison(wanted, folder, display, should_stop, callbacks=callbacks, execution=execution, **options)
     return display
 
 

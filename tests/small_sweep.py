@@ -27,13 +27,15 @@ def sweep(tmp_path: Path, text: str, *overrides: str) -> Sweep:
         return settled
 
 
-def carry(wanted: Sweep, path: Path, *, should_stop=lambda: False, most=None, part=None, only_table=False):
+def carry(
+    wanted: Sweep, path: Path, *, should_stop=lambda: False, callbacks=(), most=None, part=None, only_table=False
+):
     """A session in a folder: the rows, whether it was stopped, and what was said."""
     folder, console = SweepFolder(path, part), Console(record=True, width=400, file=io.StringIO())
     with folder.claimed(wanted) as settled:
         rows, stopped = run_sweep(
             settled, folder, Progress(console, plain=True),
-            data_dir=None, devices=1, should_stop=should_stop, most=most, only_table=only_table,
+            data_dir=None, devices=1, should_stop=should_stop, callbacks=callbacks, most=most, only_table=only_table,
         )  # fmt: skip
     return rows, stopped, console.export_text()
 

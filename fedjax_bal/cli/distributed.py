@@ -79,7 +79,7 @@ def process_place(
 
 
 def shared_facts(config: Any) -> dict[str, str]:
-    """Lists the facts that affect results and may differ between processes; `Recorder` compares the data."""
+    """Lists the facts that affect results and may differ between processes; `open_comparison` compares the data."""
     from fedjax_bal.config import config_leaves
     from fedjax_bal.lab import numeric_settings, versions
 

@@ -37,7 +37,7 @@ class RunProgress(Callback):
     def ended(self, run: Run, simulation: Simulation, snapshot: Snapshot) -> None:
         """Shows that a run has stopped early."""
         if snapshot.round < simulation.rounds:
-            self.display.ended(run.id)
+            self.display.stopped_early(run.id)
 
 
 def describe_program(program: BuiltProgram) -> str:

@@ -113,7 +113,7 @@ class Comparison:
 
         Args:
             config: the configuration, for `config.yaml`.
-            execution: the devices and settings of the sessions so far; None before the first.
+            execution: the devices and settings with which the runs began; None before the first session.
             retry_diverged: train a run again that diverged in an earlier session.
 
         Raises:
@@ -129,16 +129,17 @@ class Comparison:
         for run in self.runs:
             run.lines = lines.get(run.id, [])
             if run.failure is None:
-                run.load(run.lines)
+                run.load()
 
         self._idle = self.before.get("finished") is True and all(run.is_over for run in self.runs)
         layouts = [run.simulation.setting.layout for run in self.runs]
         now = RecordedExecution(max(layout.devices for layout in layouts), environment.numeric_settings())
+        begun = execution if execution and any(run.round for run in self.runs) else now
         if not self._idle:
-            self._check_execution(execution or now, now)
+            self._check_execution(begun, now)
         self.folder.begin(config, fresh=False)
         if not self._idle:
-            self.folder.write_execution(now)
+            self.folder.write_execution(begun)
         for run in self.runs:
             self._drop_later(run)
         self._write_metrics()
@@ -146,7 +147,7 @@ class Comparison:
     def _check_execution(self, first: RecordedExecution, now: RecordedExecution) -> None:
         """Refuses other settings of jax than those with which the runs began; notes another number of devices."""
         differing = environment.differing_settings(first.settings, now.settings)
-        if differing and any(run.round for run in self.runs):
+        if differing:
             raise FolderError(
                 f"{self.folder.path}: was begun with other settings of jax, on which its numbers depend: {differing}; "
                 f"set them as they were, or {START_OVER}"
@@ -156,7 +157,7 @@ class Comparison:
 
     def rewind(self, run: Run) -> None:
         """Resets a run to its newest checkpoint, or to its start."""
-        run.load(run.lines)
+        run.load()
         self._drop_later(run)
         self._write_metrics()
 

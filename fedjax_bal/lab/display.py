@@ -110,7 +110,7 @@ class Progress:
             status += f", {clients_per_s:,.0f} clients/s" if clients_per_s > 0 else ""
             self._show(unit, status, last=finishes)
 
-    def ended(self, key: Hashable) -> None:
+    def stopped_early(self, key: Hashable) -> None:
         """Shows that a unit ends early, without its remaining rounds."""
         unit = self._units[key]
         unit.ended = True

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -230,8 +230,8 @@ def _end(run: Run, snapshot: Snapshot, callbacks: Sequence[Callback]) -> None:
 
 
 @contextlib.contextmanager
-def compiled_ahead(batches: Iterable[RunBatch]) -> Iterator[Sequence[Future[Any]]]:
-    """Returns a context in which a thread compiles the programs of batches, in order, while others train."""
+def compiled_ahead(batches: Iterable[RunBatch]) -> Iterator[None]:
+    """Makes a context in which a thread compiles the programs of batches, in order, while others train."""
     # A stopped run doesn't wait for the thread: XLA can't be interrupted, and everything is saved by then. With several
     # processes nothing is compiled ahead, because all would have to compile at the same moments. The thread drops
     # errors, because the batch compiles again when it is reached. Decisions that depend on free memory are also made
@@ -241,6 +241,7 @@ def compiled_ahead(batches: Iterable[RunBatch]) -> Iterator[Sequence[Future[Any]
     try:
         # The list keeps the programs alive until they are used.
         programs = [thread.submit(program_of, stack) for stack in stacks if jax.process_count() == 1]
-        yield programs
+        yield
+        del programs
     finally:
         thread.shutdown(wait=False, cancel_futures=True)

@@ -9,6 +9,7 @@ import jax
 from fedjax_bal.config import Config, resolved_sheet
 from fedjax_bal.data import resident_peak
 from fedjax_bal.engine.host import Member, Snapshot, open_stack
+from fedjax_bal.lab import checkpoint
 from fedjax_bal.lab.folder import RunFolder
 from fedjax_bal.lab.loop import RunBatch, batch_runs, steps_per_round
 from fedjax_bal.lab.run import Run, runs_of
@@ -120,12 +121,13 @@ def dry_run(
 def _unfinished(
     config: Config, folder: RunFolder | None, inputs: SharedInputs, *, retry_diverged: bool
 ) -> Iterator[Run]:
-    """Yields the runs of a configuration with rounds left, according to the summary in its folder."""
+    """Yields the runs of a configuration with rounds left, according to the checkpoints and summary in its folder."""
     earlier = known_runs(folder.read_summary()) if folder else {}
     nothing: Any = None
     for run in runs_of(config, set_up(config, inputs), folder, lambda text: None):
         known = earlier.get(run.id, {})
-        done = min(int(known.get("rounds") or 0), run.simulation.rounds)
+        saved = checkpoint.generations(folder.checkpoints(*run.id)) if folder else []
+        done = min(checkpoint.round_of(saved[0]), run.simulation.rounds) if saved else 0
         over = known.get("stopped_early") is not None or (known.get("failure") and not retry_diverged)
         if done < run.simulation.rounds and not over:
             run.snapshot = Snapshot(done, nothing, nothing, nothing, nothing) if done else None

@@ -6,7 +6,7 @@ rounds, and its last confusion matrix. A checkpoint holds all of it but the line
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -141,13 +141,17 @@ class Run:
             self.client_hits = result.client_hits
 
     def save(self, snapshot: Snapshot) -> None:
-        """Writes a checkpoint of a snapshot that includes the model; of clients' memories only those that were used."""
+        """Writes a checkpoint of a snapshot that includes the model."""
+        self.folder.save(*self.id, snapshot.round, fetch(self.saved(snapshot)))
+
+    def saved(self, snapshot: Snapshot) -> RunState:
+        """Returns the content of a checkpoint: of clients' memories only those that were used."""
         memory = rows_to_save(snapshot.state.memory, snapshot.asked)
         snapshot = snapshot._replace(state=snapshot.state._replace(memory=memory))
         saved = self._template()._replace(snapshot=snapshot)  # with zeros for counts
         if self.confusion is not None:
             saved = saved._replace(confusion=self.confusion, client_hits=self.client_hits)
-        self.folder.save(*self.id, snapshot.round, fetch(saved))
+        return saved
 
     def fail(self, reason: str) -> None:
         """Records that the run diverged; its last checkpoint stays."""
@@ -156,12 +160,10 @@ class Run:
         last = f"its last good checkpoint is {kept[0]}" if kept else "it had no checkpoint yet"
         self.note(f"{self.title}: diverged in {reason}; {last}")
 
-    def load(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Loads the newest checkpoint, and the run's lines up to it; changes nothing in the folder.
+    def load(self) -> None:
+        """Loads the newest checkpoint, and leaves out lines after it; changes nothing in the folder.
 
-        Args:
-            lines: the run's lines of `metrics.jsonl`; of two lines for a round the later counts, and those after the
-                checkpoint are left out.
+        Of two lines for a round the later one counts.
 
         Raises:
             FolderError: a checkpoint or a line that must exist is missing, or the checkpoint can't be used.
@@ -172,7 +174,7 @@ class Run:
         self.client_hits = saved and saved.client_hits
         self._unwritten_s = 0.0
         file = self.folder.path / "metrics.jsonl"
-        by_round = {line["round"]: line for line in lines}
+        by_round = {line["round"]: line for line in self.lines}
         # A checkpoint was due by this round, so its file must have been lost.
         if saved is None and max(by_round, default=0) >= self.checkpoint_every + self.simulation.rounds_per_dispatch:
             raise FolderError(
@@ -298,7 +300,7 @@ def _read_newest(
             with reading(file):
                 arrays = checkpoint.read(file)
         except checkpoint.CheckpointError as error:
-            damages.append(f"warning: {error}; resuming from the checkpoint before it")
+            damages.append(f"warning: {error}; using the one before it")
             continue
         except checkpoint.StateError as error:
             raise FolderError(f"{error}; resume with the version that wrote it, or {START_OVER}") from error

@@ -218,7 +218,7 @@ class BatchProgress(Callback):
         """Shows the batch's progress."""
         self.display.advance(batch.number, step.round, step.client_updates / step.seconds)
         if step.round < batch.rounds and all(run.is_over or run.failure is not None for run in batch.runs):
-            self.display.ended(batch.number)
+            self.display.stopped_early(batch.number)
 
 
 def run_sweep(
@@ -229,6 +229,7 @@ def run_sweep(
     data_dir: str | os.PathLike | None = None,
     devices: str | int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    callbacks: Sequence[Callback] = (),
     most: int | None = None,
     initial_devices: int | None = None,
     verbose: bool = False,
@@ -245,6 +246,7 @@ def run_sweep(
         data_dir: the folder with the data set's files, unless they are embedded.
         devices: number of devices that share the work; overrides the configurations unless None.
         should_stop: called between dispatches; True ends the session.
+        callbacks: further callbacks.
         most: maximum number of runs per batch; None for as many as fit into memory.
         initial_devices: number of devices with which the folder's runs began; None before the first session.
         verbose: shows each compiled program, too.
@@ -264,7 +266,7 @@ def run_sweep(
         one = f"{methods}, {table.name(batch.runs[0]).point}"
         return one if len(batch.runs) == 1 else f"{methods} x {len(batch.runs)}"
 
-    callbacks: list[Callback] = [PostTraining(), table, BatchProgress(display, title, verbose=verbose)]
+    callbacks = [PostTraining(), table, BatchProgress(display, title, verbose=verbose), *callbacks]
     runs = _open_points(table, inputs, display.note, callbacks)
     batches = [] if only_table else batch_runs(runs, most)
     for line in (

@@ -99,7 +99,7 @@ def test_a_unit_that_ends_early_leaves_nothing_to_do():
     clock = Clock()
     display, file = shown(clock, {"[red]a": 9})
     display.advance("[red]a", 4, 7.0, 0.5)
-    display.ended("[red]a")
+    display.stopped_early("[red]a")
     clock.now += 3
     display.note("half of the clients hold one class [of 10]")
     display.stop()

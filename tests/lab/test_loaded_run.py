@@ -105,7 +105,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_taken(trained, tm
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
-    with pytest.warns(UserWarning, match="damaged.*resuming from the checkpoint before it"):
+    with pytest.warns(UserWarning, match="damaged.*using the one before it"):
         assert load_run(tmp_path / "run").trained().round == 2
     for file in newest.parent.iterdir():
         file.unlink()

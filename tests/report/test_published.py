@@ -9,6 +9,7 @@ from report.test_sweep_results import HEADS
 
 from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.metrics import NOTHING
+from fedjax_bal.report import write_run_page
 from fedjax_bal.report.published import paper_comparison_of_run, paper_comparison_of_sweep
 from fedjax_bal.report.reading import read_runs
 from fedjax_bal.report.sweep_page import page_of_sweep

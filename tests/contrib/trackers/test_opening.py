@@ -25,7 +25,7 @@ def forget(monkeypatch, package):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_missing_extra_is_named_before_anything_is_written(tmp_path, monkeypatch, name):
+def test_a_missing_extra_is_named_before_the_folder_is_taken(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     forget(monkeypatch, name)
     monkeypatch.setitem(sys.modules, name, None)
@@ -34,7 +34,7 @@ def test_a_missing_extra_is_named_before_anything_is_written(tmp_path, monkeypat
     assert f"--track: {name} can't be imported" in result.output
     assert f"pip install 'fedjax_bal[{name}]'" in result.output
     assert "Traceback" not in result.output
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.rglob("config.yaml"))
 
 
 def test_a_folder_of_that_name_is_not_taken_for_the_package(tmp_path, monkeypatch):
