@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import export
 
 from fedjax_bal import data
-from fedjax_bal.bench.workloads import WORKLOADS, federate, simulation_of
+from fedjax_bal.bench.workloads import WORKLOADS, simulation_of, workload_federation
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,7 @@ def run(monkeypatch, *arguments):
 def test_a_file_holds_the_federation_and_its_cohorts(tmp_path, monkeypatch):
     file = tmp_path / "w2.npz"
     assert run(monkeypatch, "W2", file, "--rounds", 3) == 0
-    federation = federate(WORKLOADS["W2"])
+    federation = workload_federation(WORKLOADS["W2"])
     with np.load(file, allow_pickle=False) as archive:
         found = {name: archive[name] for name in archive.files}
     for name in ("images", "labels", "rows", "offsets", "mean", "std"):
