@@ -46,6 +46,7 @@ _NONE_PUBLISHED: Mapping[tuple[str, str], float] = MappingProxyType({})
 _WORST_CLIENTS = 10
 _MOST_KEYS = 4
 _LONGEST_TEXT = 400
+_LONGEST_IN_HEADING = 12  # characters of a name
 _DEVIATION = "“±” is the sample standard deviation over seeds."
 _ACCURACIES = (
     f"“Mean of last {MOST_AVERAGED}” averages the last evaluations of a run, or all of them if there are fewer. “Best” "
@@ -201,7 +202,8 @@ def comparison_table(
     if any(method.difference for method in methods):
         first = methods[0].method if len(groups) == 1 else "the first method on the same data"
         heading = f"Difference from {first}, points [95% interval]"
-        short[heading] = "vs first [95%]"
+        named = len(groups) == 1 and len(first) <= _LONGEST_IN_HEADING
+        short[heading] = f"vs {first if named else 'first'} [95%]"
         columns[heading] = [points(method.difference) for method in methods]
     if _imbalanced(methods):
         columns["Mean over classes, %"] = [SHARE.show(method.class_mean) for method in methods]

@@ -39,7 +39,7 @@ def test_a_sweep_ends_with_its_conditions_the_paper_and_the_result(folder):
     own = console(100)
     show_results(folder, own, own)
     text = " ".join(own.file.getvalue().split())
-    assert "alpha 0.1 method last 5 vs first [95%] worst final seeds" in text
+    assert "alpha 0.1 method last 5 vs a [95%] worst final seeds" in text
     assert "b 70.0 ± 1.4 +10.0 [+10.0, +10.0] 25.0 ± 0.0 10.0 ± 0.0" in text
     assert "b alpha 0.5 Mean of last 5, % 70.0 ± 1.4 [57.3, 82.7] 2 90.0 \N{MINUS SIGN}20.0*" in text
     assert "alpha 0.1 b 70.0 ± 1.4 +10.0 [+10.0, +10.0]" in text
