@@ -112,7 +112,7 @@ def test_two_processes_come_to_the_same_as_one_and_lose_nothing(here):
         pair.both[1].send_signal(signal.SIGINT)
         codes, said = pair.ends()
     assert codes == [130, 130], said
-    assert "Stopped; all is saved in two" in said[0]
+    assert "Stopped; everything is saved in two" in said[0]
     assert "Stopped" not in said[1]
 
     shutil.copytree("two", "one after two")
