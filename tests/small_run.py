@@ -76,7 +76,8 @@ def run(path: Path, wanted: Config, *, should_stop=lambda: False, trackers=(), c
     """One session in a folder; raises what `run_comparison` raises."""
     display, folder = Quiet(), RunFolder(path)
     execution = None if options.get("fresh") else folder.read_execution()
-    with folder.claimed(wanted), contextlib.closing(Trackers(trackers, wanted, display.note)) as tracking:
+    with folder.claimed(wanted) as form, contextlib.closing(Trackers(trackers, wanted, display.note)) as tracking:
+        wanted = with_convolution(wanted, form)
         callbacks = [tracking, *callbacks]
         run_comparison(wanted, folder, display, should_stop, callbacks=callbacks, execution=execution, **options)
     return display
