@@ -380,6 +380,7 @@ def test_an_address_is_for_ray(here):
     assert result.exit_code == 2 and result.output.startswith("fedjax-bal: --address: is for --engine ray")
 
 
+@pytest.mark.slow
 def test_run_takes_a_sweep_s_configurations(here):
     (here / "small.yaml").write_text(small_run.TEXT)
     (here / "grid.yaml").write_text("base: small.yaml\nsweep: [{training.rounds: [1, 2]}]\n")

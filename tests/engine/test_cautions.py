@@ -63,6 +63,7 @@ def test_python_warns_before_it_trains():
     assert noted[0].filename == __file__
 
 
+@pytest.mark.slow
 def test_the_command_line_says_so_beside_the_data(tmp_path):
     config = small_run.config(
         tmp_path,

@@ -96,6 +96,7 @@ def correct(variables, rows):
     return logits.argmax(1) == labels, losses
 
 
+@pytest.mark.slow
 def test_the_global_model_on_what_was_held_out_equals_numpy():
     _, advance = all_together()
     record = advance.records[-1]

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import optax
+import pytest
 
 from fedjax_bal import LocalTraining, data, models, simulate
 from fedjax_bal.parts import Loss, part
@@ -36,6 +37,7 @@ class Linear(nn.Module):
         return nn.Dense(3, use_bias=False)(x)
 
 
+@pytest.mark.slow
 def test_a_second_call_with_the_users_objects_compiles_nothing(caplog):
     model = models.from_linen(Linear(), (4,), 3)
     recipe = Recipe("decay", (Decay(),))

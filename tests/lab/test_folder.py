@@ -163,6 +163,7 @@ def test_two_processes_cannot_share_a_folder(tmp_path):
     claim(path, config)
 
 
+@pytest.mark.slow
 def test_a_point_can_not_be_run_by_hand_while_its_sweep_trains(tmp_path):
     config = small_run.config(tmp_path)
     sweep, plan = SweepFolder(tmp_path / "sweep"), Sweep("sweep", (), (Point("a", {}, config),), "sweep: []\n")
@@ -179,6 +180,7 @@ def test_a_point_can_not_be_run_by_hand_while_its_sweep_trains(tmp_path):
         assert not later.refused
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_killed_process_does_not_keep_others_out(tmp_path):
     path, config = tmp_path / "run", small_run.config(tmp_path)
     code = f"""

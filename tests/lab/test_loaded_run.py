@@ -86,6 +86,7 @@ def test_predictions_are_those_of_the_last_evaluation(finished):
     np.testing.assert_array_equal(run.predict((images[:20] / 255).astype(np.float32)), run.predict(images[:20]))
 
 
+@pytest.mark.slow
 def test_metrics_are_columns_and_a_frame_where_pandas_is_there(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     columns, lines = run.metrics(), small_run.metrics(run.path)

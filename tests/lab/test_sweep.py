@@ -185,6 +185,7 @@ def test_points_that_a_continued_sweep_leaves_out_are_named(tmp_path):
     assert on_page in write_sweep_page(path).read_text()
 
 
+@pytest.mark.slow
 def test_a_dry_run_times_two_dispatches_and_writes_nothing(tmp_path):
     said = describe(sweep(tmp_path), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -291,6 +292,7 @@ def test_three_parts_come_to_one_sweep(tmp_path):
     assert "results.csv: OK\n" in said and "points/learning_rate=0.2/metrics.jsonl: OK\n" in said
 
 
+@pytest.mark.slow
 def test_a_point_that_another_process_trains_is_left_to_it(tmp_path):
     plan, out = sweep(tmp_path, "sweep: [{training.optimizer.learning_rate: [0.05, 0.1]}]", FEDAVG), tmp_path / "out"
     first = plan.points[0]

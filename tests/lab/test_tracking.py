@@ -22,6 +22,7 @@ def by_run(path):
     return found
 
 
+@pytest.mark.slow
 def test_a_tracker_has_the_lines_of_the_metrics_over_a_stop_and_others_failures(tmp_path):
     path, config = tmp_path / "run", small_run.config(tmp_path, ONE)
     tracker, failing = Remembering(), Remembering("failing", {"log"})

@@ -51,6 +51,7 @@ def test_a_sweep_shows_the_values_of_its_axes_except_where_a_method_has_its_own(
     assert line.endswith("batches of 5/9, sgd 0.1/0.2 (rebafl 0.03)")
 
 
+@pytest.mark.slow
 def test_it_stands_beside_the_data_before_training(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = ["dataset={name: synthetic, rows: 60}", "clients=4", "methods=fedavg", "rounds=1"]

@@ -25,6 +25,7 @@ def rng():
     return np.random.default_rng(5)
 
 
+@pytest.mark.slow
 def test_retraining_is_sgd_on_the_classifier(rng):
     features, weights, key = rng.normal(size=(C, 5, F)), np.array([1.0, 0, 2, 1]), jax.random.key(3)
     params = as_numpy(network().init(jax.random.key(0)).params)

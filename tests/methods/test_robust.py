@@ -108,6 +108,7 @@ def test_norm_clipping_sees_nothing_of_those_that_do_not_count():
     assert reduced(NormClipping(1.0, True), deltas, np.zeros(4)).tolist() == [0.0, 0.0]
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.49]))
 def test_robust_means_look_at_those_that_count(seed, counted, share):

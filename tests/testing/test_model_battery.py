@@ -126,6 +126,7 @@ def test_inputs_have_the_models_shape():
         check_model(GOOD, images=np.zeros((2, 4)))
 
 
+@pytest.mark.slow
 def test_a_model_of_token_ids_is_given_ids():
     assert check_model(build("text_mean", 3, (5,), vocabulary=20, embedding=3, hidden=4)).failed == ()
 
