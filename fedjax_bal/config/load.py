@@ -55,7 +55,7 @@ class Sheet(NamedTuple):
 
     @property
     def is_sweep(self) -> bool:
-        """Whether there are axes."""
+        """True if the command has axes, so that it trains several points."""
         return self.file_axes is not None or bool(self.line_axes)
 
 
