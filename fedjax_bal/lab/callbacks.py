@@ -2,8 +2,9 @@
 
 from fedjax_bal.engine.host import Simulation, Snapshot
 from fedjax_bal.lab.display import Progress
-from fedjax_bal.lab.loop import BuiltProgram, Callback, RunBatch
+from fedjax_bal.lab.loop import BuiltProgram, Callback, DispatchStats, RunBatch
 from fedjax_bal.lab.run import Run
+from fedjax_bal.metrics import MOST_AVERAGED, spread
 from fedjax_bal.status import size
 
 
@@ -31,13 +32,19 @@ class RunProgress(Callback):
 
     def recorded(self, run: Run, clients_per_s: float) -> None:
         """Shows the run's progress."""
-        accuracy = run.lines[-1]["test_accuracy"] if run.lines else None
+        accuracy = spread([line["test_accuracy"] for line in run.lines[-MOST_AVERAGED:]]).mean  # as in tables
         self.display.advance(run.id, run.round, clients_per_s, accuracy)
 
     def ended(self, run: Run, simulation: Simulation, snapshot: Snapshot) -> None:
         """Shows that a run has stopped early."""
         if snapshot.round < simulation.rounds:
             self.display.stopped_early(run.id)
+
+    def stepped(self, batch: RunBatch, step: DispatchStats) -> None:
+        """Shows that a run has failed."""
+        for run in batch.runs:
+            if run.failure is not None:
+                self.display.failed(run.id)
 
 
 def describe_program(program: BuiltProgram) -> str:
