@@ -16,19 +16,19 @@ class RunProgress(Callback):
         self.verbose = verbose
 
     def started(self, batch: RunBatch) -> None:
-        """Shows the round from which the run resumes, and that its program is being compiled."""
-        [run] = batch.runs
-        if run.round:
-            self.display.note(f"{run.title}: resuming after round {run.round}")
-        if not run.simulation.compile_s:
-            self.display.compiling(run.id)
+        """Shows the round from which the runs resume, and that their program is being compiled."""
+        for run in batch.runs:
+            if run.round:
+                self.display.note(f"{run.title}: resuming after round {run.round}")
+        if not batch.runs[0].simulation.compile_s:
+            self.display.compiling(batch.runs[0].id)
 
     def built(self, batch: RunBatch, program: BuiltProgram) -> None:
-        """Shows the run's progress before training starts."""
-        [run] = batch.runs
+        """Shows the runs' progress before training starts."""
         if self.verbose:
-            self.display.note(f"{run.title}: {describe_program(program)}")
-        self.recorded(run, 0.0)
+            self.display.note(f"{batch.runs[0].title}: {describe_program(program)}")
+        for run in batch.runs:
+            self.recorded(run, 0.0)
 
     def recorded(self, run: Run, clients_per_s: float) -> None:
         """Shows the run's progress."""

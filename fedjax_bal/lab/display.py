@@ -15,6 +15,8 @@ from fedjax_bal.status import duration
 
 _INTERVAL = 60.0  # seconds without a line after which output that isn't a terminal says how far training is
 
+_LONGEST_NAME = 80
+
 
 @dataclasses.dataclass
 class WorkUnit:
@@ -178,14 +180,17 @@ class Progress:
             if any(unit.left for unit in units) and any(unit.trained for unit in units)
         ]
 
+    def _name(self, method: str) -> str:
+        """Shortens a method's name to leave room for numbers."""
+        room = self.console.width // 3 if self._live is not None else _LONGEST_NAME
+        return method if len(method) <= room else f"{method[: room - 1]}…"
+
     def _line(self, method: str) -> str:
         """Describes the units of a method."""
         units = self._methods[method]
         first, *_ = self._methods
-        width = min(max(map(len, self._methods)), self.console.width // 3)
-        line = (
-            f"{method:{width}}  {sum(unit.finished for unit in units)}/{sum(unit.runs for unit in units)} {self._noun}"
-        )
+        width = max(len(self._name(each)) for each in self._methods)
+        line = f"{self._name(method):{width}}  {sum(unit.finished for unit in units)}/{sum(unit.runs for unit in units)} {self._noun}"
         accuracies = [unit.result for unit in units if unit.result is not None]
         if accuracies:
             line += f", accuracy {SHARE.show(spread(accuracies))}%"
@@ -196,7 +201,7 @@ class Progress:
         ]
         if differences and method != first:
             mean = sum(differences) / len(differences)
-            line += f", {100 * mean:+.1f} vs {first}".replace("-", "\N{MINUS SIGN}")
+            line += f", {100 * mean:+.1f} vs {self._name(first)}".replace("-", "\N{MINUS SIGN}")
         failed = sum(unit.failed for unit in units)
         return line + f", {failed} failed" * bool(failed)
 
@@ -209,7 +214,7 @@ class Progress:
         return left
 
     def _show(self, unit: WorkUnit, status: str, *, last: bool = False) -> None:
-        self._status = f"{unit.method}, {unit.title}: {status}"
+        self._status = f"{self._name(unit.method)}, {unit.title}: {status}"
         left = sum(each.left for each in self._units.values())
         self._share = 1 - left / max(sum(each.rounds for each in self._units.values()), 1)
         self._overall = f"{self._share:.0%}"

@@ -234,10 +234,9 @@ def comparison_table(
     columns["Seeds"] = [str(method.seeds) for method in methods]
     short |= {"Best, %": None, "Worst class, %": "worst", "Mean over classes, %": "class mean", "Seeds": "seeds"}
     short |= {"Traffic, MB": "MB", "Evaluations": None}
-    optional = ["Traffic, MB", "Seeds", "KL", "Final, %"]
-    optional += [] if target is None else [f"Rounds to {100 * target:g}%"]
     columns = {heading: cells for heading, cells in columns.items() if {*cells} != {NOTHING}}
     title = f"Comparison of methods: {printable(condition)}" if condition else "Comparison of methods"
+    optional = ["Traffic, MB", "Seeds", "KL", "Final, %", *(name for name in columns if name.startswith("Rounds to "))]
     return Table(title, list(columns), list(zip(*columns.values(), strict=True)), note, best, short, optional)
 
 
