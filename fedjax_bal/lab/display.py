@@ -190,7 +190,8 @@ class Progress:
         units = self._methods[method]
         first, *_ = self._methods
         width = max(len(self._name(each)) for each in self._methods)
-        line = f"{self._name(method):{width}}  {sum(unit.finished for unit in units)}/{sum(unit.runs for unit in units)} {self._noun}"
+        counts = f"{sum(unit.finished for unit in units)}/{sum(unit.runs for unit in units)}"
+        line = f"{self._name(method):{width}}  {counts} {self._noun}"
         accuracies = [unit.result for unit in units if unit.result is not None]
         if accuracies:
             line += f", accuracy {SHARE.show(spread(accuracies))}%"
