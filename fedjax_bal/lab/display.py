@@ -15,8 +15,6 @@ from fedjax_bal.status import duration
 
 _INTERVAL = 60.0  # seconds without a line after which output that isn't a terminal says how far training is
 
-_LONGEST_NAME = 80
-
 
 @dataclasses.dataclass
 class WorkUnit:
@@ -25,14 +23,13 @@ class WorkUnit:
     Attributes:
         method: its method; units of the same method share a line.
         title: its name among these units.
-        rounds: the number of its rounds.
+        rounds: the number of its rounds; those that it has finished if it ends early.
         program: units with the same program take equally long for a local step.
         steps: local steps in an average round, of all its runs.
         runs: the number of its runs.
         done: number of finished rounds.
         trained: whether rounds were trained in this session.
         accuracy: its latest accuracy in [0, 1]; None if there is none.
-        stopped: whether it has stopped early.
         failed: number of its runs that have failed.
     """
 
@@ -45,13 +42,12 @@ class WorkUnit:
     done: int = 0
     trained: bool = False
     accuracy: float | None = None
-    stopped: bool = False
     failed: int = 0
 
     @property
     def left(self) -> int:
         """Number of remaining rounds."""
-        return 0 if self.stopped or self.failed == self.runs else max(self.rounds - self.done, 0)
+        return max(self.rounds - self.done, 0)
 
     @property
     def finished(self) -> int:
@@ -142,14 +138,15 @@ class Progress:
     def stopped_early(self, key: Hashable) -> None:
         """Shows that a unit ends early, without its remaining rounds."""
         unit = self._units[key]
-        unit.stopped = True
+        unit.rounds = unit.done
         self._show(unit, f"stopped early after round {unit.done}", last=True)
 
     def failed(self, key: Hashable, runs: int = 1) -> None:
-        """Shows how many runs of a unit have failed; their remaining rounds aren't trained if all have."""
+        """Shows how many runs of a unit have failed; if all have, it ends early."""
         unit = self._units[key]
         if runs != unit.failed:
             unit.failed = runs
+            unit.rounds = unit.done if runs == unit.runs else unit.rounds
             self._show(unit, f"{runs} failed", last=True)
 
     def note(self, text: str) -> None:
@@ -181,9 +178,9 @@ class Progress:
         ]
 
     def _name(self, method: str) -> str:
-        """Shortens a method's name to leave room for numbers."""
-        room = self.console.width // 3 if self._live is not None else _LONGEST_NAME
-        return method if len(method) <= room else f"{method[: room - 1]}…"
+        """Shortens a method's name to leave room for numbers in a terminal."""
+        room = self.console.width // 3
+        return method if self._live is None or len(method) <= room else f"{method[: room - 1]}…"
 
     def _line(self, method: str) -> str:
         """Describes the units of a method."""
@@ -201,8 +198,8 @@ class Progress:
             if unit.result is not None and other.result is not None
         ]
         if differences and method != first:
-            mean = sum(differences) / len(differences)
-            line += f", {100 * mean:+.1f} vs {self._name(first)}".replace("-", "\N{MINUS SIGN}")
+            mean = f"{100 * sum(differences) / len(differences):+.1f}".replace("-", "\N{MINUS SIGN}")
+            line += f", {mean} vs {self._name(first)}"
         failed = sum(unit.failed for unit in units)
         return line + f", {failed} failed" * bool(failed)
 
@@ -222,7 +219,7 @@ class Progress:
         self._overall += f", {duration(self._seconds_left())} left" if left and self._trained else ""
         units = self._methods[unit.method]
         if self._live is not None:
-            self._live.refresh()
+            self._live.refresh()  # otherwise a note would repeat the picture of an eighth of a second ago
         if last and not any(each.left for each in units) and any(each.trained for each in units):
             self.note(self._line(unit.method))
         elif self._live is None and self._clock() - self._printed >= _INTERVAL:
