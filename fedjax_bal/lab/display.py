@@ -146,6 +146,7 @@ class Progress:
         unit = self._units[key]
         if runs != unit.failed:
             unit.failed = runs
+            unit.trained = True
             unit.rounds = unit.done if runs == unit.runs else unit.rounds
             self._show(unit, f"{runs} failed", last=True)
 

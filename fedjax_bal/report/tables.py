@@ -23,6 +23,7 @@ LONGEST_NAME = 80
 BOOKTABS = "% Needs \\usepackage{booktabs}.\n"
 _WIDEST_NOTE = 100  # characters
 _NARROWEST_NAMES = 16
+_NARROWEST_LIST = 40
 # As in Pandoc: "from $5 to $10" has no formula.
 _FORMULA = re.compile(r"(\$(?![\s$])[^$]*(?<![\s\\])\$(?!\d))")
 _SPECIAL = str.maketrans(
@@ -78,8 +79,11 @@ class Table(NamedTuple):
         if lines is None:
             shown = kept
             lines = []
+            entry = textwrap.TextWrapper(max(width, _NARROWEST_LIST), initial_indent="  ", subsequent_indent="    ")
             for row in self.rows:
-                lines += [row[kept[0]], *(f"  {headings[place]}: {row[place]}" for place in kept[1:])]
+                lines.append(row[kept[0]])
+                for place in kept[1:]:
+                    lines += entry.wrap(f"{headings[place]}: {row[place]}")
         left_out = [headings[place] for place in kept if place not in shown]
         said = [self.note, *(self.remarks.get(self.headings[place], "") for place in shown)]
         said += [f"No room for {', '.join(left_out)}; the page has them."] if left_out else []

@@ -74,8 +74,8 @@ def test_the_difference_is_that_of_seeds_that_both_methods_have():
     display, file = shown(Clock(), RUNS)
     train(display, ("fedavg", 0), 4, 0.5)
     train(display, ("fedavg", 1), 4, 0.9)
-    display.failed(("rebafl", 0))
-    display.failed(("rebafl", 0))
+    for _ in range(2):
+        display.failed(("rebafl", 0))
     train(display, ("rebafl", 1), 4, 0.92)
     display.stop()
     assert lines(file)[1:] == [
@@ -109,6 +109,13 @@ def test_an_interrupted_session_shows_the_methods_that_it_has_begun():
         "rebafl  0/2 seeds",
         "1 of 4 runs finished in 0 s",
     ]
+
+
+def test_a_method_whose_runs_all_fail_has_a_line():
+    display, file = shown(Clock(), {("fedavg", 0): 4})
+    display.failed(("fedavg", 0))
+    display.stop()
+    assert lines(file) == ["fedavg  0/1 seeds, 1 failed", "0 of 1 runs finished in 0 s"]
 
 
 def test_batches_count_their_runs():
