@@ -159,6 +159,8 @@ def _width(cell: str) -> int:
 
 def _in_two_lines(cell: str) -> str:
     """Breaks a cell between a number and its deviation, interval or remark, and a heading at a comma."""
+    if len(cell) > LONGEST_NAME:  # a sentence, which fits only into a list
+        return cell
     for mark in ("±", "[", "("):
         cell = cell.replace(f" {mark}", f"\n{mark}")
     return cell.replace(", ", ",\n") if cell[:1].isalpha() else cell
