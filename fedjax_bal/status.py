@@ -1,6 +1,10 @@
 """Durations and sizes as people read them, and a status line on standard error."""
 
+import contextlib
+import itertools
 import sys
+import threading
+from collections.abc import Iterator
 
 _WIDTH = 79
 
@@ -60,6 +64,25 @@ class StatusLine:
         if self._shown:
             print(f"\r{f'{self._title}: {text}':{_WIDTH}.{_WIDTH}}", end="", file=sys.stderr, flush=True)
             self._written = True
+
+    @contextlib.contextmanager
+    def counting(self, text: str) -> Iterator[None]:
+        """Shows a text, and the seconds of the `with` block, during which nothing else may be shown."""
+        ended = threading.Event()
+
+        def count() -> None:
+            for seconds in itertools.count():
+                self.show(f"{text}, {duration(seconds)}")
+                if ended.wait(1.0):
+                    return
+
+        thread = threading.Thread(target=count, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def clear(self) -> None:
         """Removes the line, so that something else can be printed."""

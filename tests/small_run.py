@@ -41,7 +41,7 @@ class Quiet:
     def __init__(self):
         self.notes, self.steps, self.accuracies = [], [], []
 
-    def start(self, units, headline):
+    def start(self, units, noun, headline):
         """Nothing to show."""
 
     def compiling(self, run):
@@ -55,6 +55,10 @@ class Quiet:
     def stopped_early(self, run):
         """Keeps which runs end early."""
         self.steps.append((*run, "ended"))
+
+    def failed(self, run):
+        """Keeps which runs fail."""
+        self.steps.append((*run, "failed"))
 
     def note(self, text):
         """Keeps the remark."""

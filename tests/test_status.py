@@ -1,6 +1,8 @@
 """The line that `simulate` shows while it works."""
 
 import io
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -43,6 +45,14 @@ def test_a_text_replaces_the_one_before_and_none_is_left(terminal):
         status.clear()
         status.clear()
     assert screen(terminal) == ["", "fedavg: round 1 of 2", "fedavg: " + "x" * 71, "", ""]
+
+
+def test_seconds_are_counted_until_the_block_ends(terminal):
+    with StatusLine("fedavg", None) as status, status.counting("compiling"):
+        while "0 s" not in terminal.getvalue():
+            time.sleep(0.01)
+    assert screen(terminal) == ["", "fedavg: compiling, 0 s", "", ""]
+    assert not [thread for thread in threading.enumerate() if "count" in thread.name]
 
 
 @pytest.mark.parametrize("shown", [None, False, True])

@@ -31,7 +31,8 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option("--version", metavar="", callback=_show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
     """Federated-learning simulation for class imbalance and label skew."""
@@ -64,7 +65,7 @@ def bench(
     seconds: Annotated[float, typer.Option(help="Seconds to measure each case, excluding compilation.")] = 5.0,
     clients_per_round: Annotated[int | None, typer.Option(help="Number of clients per round.")] = None,
     synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="Train on random pixels (the default without --data-dir).")
+        bool, typer.Option("--synthetic", metavar="", help="Train on random pixels (the default without --data-dir).")
     ] = False,
     data_dir: args.DataDir = None,
     devices: args.Devices = None,
@@ -111,7 +112,8 @@ def report(
         ),
     ] = None,
     bold: Annotated[
-        bool, typer.Option("--bold", help="In the table, bold the best mean; underline means that may equal it.")
+        bool,
+        typer.Option("--bold", metavar="", help="In the table, bold the best mean; underline means that may equal it."),
     ] = False,
     names: Annotated[
         list[str] | None,

@@ -45,7 +45,7 @@ def prepare(
     ] = None,
     data_dir: DataDir = None,
     plugin: Plugins = None,
-    check: Annotated[bool, typer.Option("--check", help="Only check the files; convert nothing.")] = False,
+    check: Annotated[bool, typer.Option("--check", metavar="", help="Only check the files; convert nothing.")] = False,
 ) -> Iterator[str | Table]:
     """Check the files of a data set, and convert them to a format that loads quickly."""
     from fedjax_bal.data import find_reader, inventory, inventory_digest, load

@@ -17,6 +17,11 @@ from fedjax_bal.cli.arguments import Plugins
 from fedjax_bal.cli.console import names_table
 
 PAGES = Path(__file__).parents[1] / "guide"
+# Pages of the guide that are listed first.
+_TASKS = (
+    "getting_started", "reading_results", "own_data", "library", "configurations", "sweeps", "paper_tables", "roles",
+    "pretrained", "long_tail",
+)  # fmt: skip
 KINDS = {
     "recipes": "methods, alone or combined",
     "models": "networks",
@@ -66,7 +71,8 @@ def guide(
     """Show a page of the guide in the terminal."""
     pages = {file.stem: file.read_text(encoding="utf-8") for file in sorted(PAGES.glob("*.md"))}
     if page is None:
-        yield names_table((name, [text.partition("\n")[0].removeprefix("# ")]) for name, text in pages.items())
+        names = [*_TASKS, *(name for name in pages if name not in _TASKS)]
+        yield names_table((name, [pages[name].partition("\n")[0].removeprefix("# ")]) for name in names)
         return
     if page not in pages:
         from fedjax_bal.config import nearest_choices

@@ -26,7 +26,8 @@ def show_comparison(path: Path, summary: Mapping[str, Any], console: Output) -> 
     page = write_page(path)
     closing = Output()
     show_results(path, console, closing)
-    console.say(Cost.saved(summary["cost"]).in_words(summary["wall_s"]))
+    cost = Cost.saved(summary["cost"]).in_words(summary["wall_s"])
+    console.print(Text(cost), soft_wrap=not console.is_terminal)  # a terminal breaks it between words
     closing.say(f"report: {page}")
 
 

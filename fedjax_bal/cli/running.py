@@ -50,22 +50,24 @@ def run(
     ] = None,
     data_dir: args.DataDir = None,
     devices: args.Devices = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of a live display.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", metavar="", help="Print the plan and exit.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", metavar="", help="Print lines instead of a live display.")] = False,
     quiet: args.Quiet = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also print the plan, placement, compile times and memory.")
+        bool,
+        typer.Option("--verbose", "-v", metavar="", help="Also print the plan, placement, compile times and memory."),
     ] = False,
     plugin: args.Plugins = None,
     fresh: Annotated[
-        bool, _comparison_option("--fresh", help="Delete the results in the folder and start over.")
+        bool, _comparison_option("--fresh", metavar="", help="Delete the results in the folder and start over.")
     ] = False,
     track: Annotated[
         list[str] | None,
         _comparison_option(metavar="tensorboard|wandb", help="Also log metrics to this tracker; may be repeated."),
     ] = None,
     distributed: Annotated[
-        bool, _comparison_option("--distributed", help="Train in several processes; start each with its number.")
+        bool,
+        _comparison_option("--distributed", metavar="", help="Train in several processes; start each with its number."),
     ] = False,
     coordinator: Annotated[
         str | None,

@@ -328,14 +328,20 @@ def run_comparison(
         display.note(line)
     comparison.resume(config, execution)
     units: dict[Hashable, WorkUnit] = {
-        run.id: WorkUnit(run.title, run.simulation.rounds, run.id.method, steps_per_round(run.simulation))
+        run.id: WorkUnit(
+            run.id.method,
+            f"seed {run.id.seed}",
+            run.simulation.rounds,
+            program=run.id.method,
+            steps=steps_per_round(run.simulation),
+        )
         for run in comparison.runs
     }
     methods = len(config.methods)
     seeds = len(config.seeds)
     rounds = sum(unit.rounds for unit in units.values())
     count = f"{methods} method{'s' * (methods > 1)} x {seeds} seed{'s' * (seeds > 1)}"
-    display.start(units, headline=f"{count}, {rounds} rounds in all, into {folder.path}")
+    display.start(units, "seeds" if seeds > 1 else "seed", f"{count}, {rounds} rounds in all, into {folder.path}")
     callbacks = [RunProgress(display, verbose=verbose), PostTraining(), *callbacks]
     if verbose:
         left = [run for run in comparison.runs if not run.is_over]

@@ -199,9 +199,8 @@ class SweepTable(Callback):
 class BatchProgress(Callback):
     """Shows every batch of a sweep on the display. A halved batch is shown as the one that was announced."""
 
-    def __init__(self, display: Progress, title: Callable[[RunBatch], str], *, verbose: bool) -> None:
+    def __init__(self, display: Progress, *, verbose: bool) -> None:
         self.display = display
-        self.title = title
         self.verbose = verbose
 
     def started(self, batch: RunBatch) -> None:
@@ -212,13 +211,14 @@ class BatchProgress(Callback):
         """Shows that training begins."""
         self.display.advance(batch.number, batch.runs[0].round, 0.0)
         if self.verbose:
-            self.display.note(f"{self.title(batch)}: {describe_program(program)}")
+            self.display.note(f"{method_names(batch)}, {len(batch.runs)} runs: {describe_program(program)}")
 
     def stepped(self, batch: RunBatch, step: DispatchStats) -> None:
         """Shows the batch's progress."""
         self.display.advance(batch.number, step.round, step.client_updates / step.seconds)
         if step.round < batch.rounds and all(run.is_over or run.failure is not None for run in batch.runs):
             self.display.stopped_early(batch.number)
+        self.display.failed(batch.number, sum(run.failure is not None for run in batch.runs))
 
 
 def run_sweep(
@@ -261,12 +261,7 @@ def run_sweep(
     inputs = SharedInputs(data_dir, devices, initial_devices)
     table = SweepTable(sweep, folder)
 
-    def title(batch: RunBatch) -> str:
-        methods = method_names(batch)
-        one = f"{methods}, {table.name(batch.runs[0]).point}"
-        return one if len(batch.runs) == 1 else f"{methods} x {len(batch.runs)}"
-
-    callbacks = [PostTraining(), table, BatchProgress(display, title, verbose=verbose), *callbacks]
+    callbacks = [PostTraining(), table, BatchProgress(display, verbose=verbose), *callbacks]
     runs = _open_points(table, inputs, display.note, callbacks)
     batches = [] if only_table else batch_runs(runs, most)
     for line in (
@@ -280,8 +275,11 @@ def run_sweep(
     units: dict[Hashable, WorkUnit] = {}
     for batch in batches:
         steps = sum(steps_per_round(run.simulation) for run in batch.runs)
-        units[batch.number] = WorkUnit(title(batch), batch.rounds, batch.program, steps)
-    display.start(units, "batches")
+        title = table.name(batch.runs[0]).point if len(batch.runs) == 1 else f"{len(batch.runs)} runs"
+        units[batch.number] = WorkUnit(
+            method_names(batch), title, batch.rounds, program=batch.program, steps=steps, runs=len(batch.runs)
+        )
+    display.start(units)
     stopped = False
     began = time.monotonic()
     try:

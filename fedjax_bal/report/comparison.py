@@ -236,7 +236,8 @@ def comparison_table(
     short |= {"Traffic, MB": "MB", "Evaluations": None}
     columns = {heading: cells for heading, cells in columns.items() if {*cells} != {NOTHING}}
     title = f"Comparison of methods: {printable(condition)}" if condition else "Comparison of methods"
-    return Table(title, list(columns), list(zip(*columns.values(), strict=True)), note, best, short)
+    optional = ["Traffic, MB", "Seeds", "KL", "Final, %", *(name for name in columns if name.startswith("Rounds to "))]
+    return Table(title, list(columns), list(zip(*columns.values(), strict=True)), note, best, short, optional)
 
 
 def _some(count: int, seeds: int) -> str:

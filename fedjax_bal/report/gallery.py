@@ -1,6 +1,6 @@
 """The figures of a run, of a comparison of runs, and of a sweep, with titles and captions."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -23,7 +23,7 @@ from fedjax_bal.metrics import (
 from fedjax_bal.report import plots
 from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.comparison import AVERAGED, MOST_CLIENTS
-from fedjax_bal.report.page import Picture
+from fedjax_bal.report.page import PHOTOS, Picture
 from fedjax_bal.report.reading import ReportedRuns
 from fedjax_bal.report.tables import join_some, printable
 
@@ -59,12 +59,15 @@ _ALONG = (  # name, metric, title, y-axis, factor, caption
 )  # fmt: skip
 
 
-def to_pictures(drawn: Iterable[plots.Drawn]) -> list[Picture]:
-    """Writes figures as SVG documents, one by one as they are drawn."""
-    return [
+def to_pictures(draw: Callable[[], Iterable[plots.Drawn]]) -> list[Picture]:
+    """Writes figures as SVG documents, one by one as they are drawn: for a page and, except photos, for a phone."""
+    pictures = [
         Picture(name, title, caption, plots.to_svg(figure, title), figure.get_figwidth() > plots.WIDTH)
-        for name, title, caption, figure in drawn
+        for name, title, caption, figure in draw()
     ]
+    with plots.as_wide_as(plots.PHONE):
+        narrow = {name: plots.to_svg(figure, title) for name, title, _, figure in draw() if not name.startswith(PHOTOS)}
+    return [picture._replace(narrow=narrow.get(picture.name, "")) for picture in pictures]
 
 
 def run_figures(runs: ReportedRuns) -> Iterator[plots.Drawn]:
@@ -280,8 +283,12 @@ def kind_of_inputs(runs: ReportedRuns) -> str:
 
 
 def class_samples(partitions: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
-    """Number of training examples of each class over all clients, `Float[C]`; None if methods differ, or unknown."""
-    counts = {tuple(part.get("samples") or ()) for part in partitions}
+    """Number of training examples of each class over all clients, `Float[C]`; None if methods differ, or unknown.
+
+    Copies that some methods add don't count.
+    """
+    originals = [(part.get("augmentation") or {}).get("before") or part.get("samples") or () for part in partitions]
+    counts = {tuple(sizes) for sizes in originals}
     only = counts.pop() if len(counts) == 1 else ()
     return np.array(only, dtype=float) if any(only) else None
 

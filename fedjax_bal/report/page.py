@@ -1,12 +1,11 @@
 """The pages of a run and of a comparison of runs: HTML files that open without a network and print well."""
 
-import base64
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from fedjax_bal.config import Sections, without_defaults
 from fedjax_bal.files import check_replaceable, write_atomically
@@ -31,7 +30,8 @@ _MOST_LINES = 20
 _LONGEST_LINE = 1000
 _MOST_DIFFERENCES = 60
 _CURVES = ("accuracy", "traffic", "mean-accuracy", "worst-class")
-_PHOTOS = "pictures"  # the start of the names of figures whose shades are never inverted
+PHOTOS = "pictures"
+"""The start of the names of figures that show images: their shades are never inverted."""
 _UNFINISHED = "This run is not finished, so its results are provisional."
 _SOME_UNFINISHED = "Some of these runs are not finished."
 _UNEQUAL_ROUNDS = "The runs have different numbers of rounds, so their final accuracies took different effort."
@@ -50,6 +50,7 @@ class Picture(NamedTuple):
         caption: the text below it.
         document: the SVG document.
         wide: whether it spans both columns of a page.
+        narrow: the SVG document for a phone; empty if `document` is shrunk there.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Picture(NamedTuple):
     caption: str
     document: str
     wide: bool = False
+    narrow: str = ""
 
     @property
     def kind(self) -> str:
@@ -66,12 +68,14 @@ class Picture(NamedTuple):
     @property
     def is_photo(self) -> bool:
         """Whether it shows images, whose shades a dark page must not invert."""
-        return self.name.startswith(_PHOTOS)
+        return self.name.startswith(PHOTOS)
 
     @property
-    def source(self) -> str:
-        """The document as a `data:` address: in an image, identifiers can't collide and scripts can't run."""
-        return f"data:image/svg+xml;base64,{base64.b64encode(encoded(self.document)).decode()}"
+    def sources(self) -> list[str]:
+        """Its documents as `data:` addresses: in an image, identifiers can't collide and scripts can't run."""
+        documents = [" ".join(document.split()) for document in (self.document, self.narrow) if document]
+        # With these characters as they are, an address is shorter than in base64.
+        return [f"data:image/svg+xml,{quote(encoded(document), safe=' /:=;,.-()+*!@$?')}" for document in documents]
 
 
 class Reproduction(NamedTuple):
@@ -128,9 +132,7 @@ class Page(NamedTuple):
         """Renders the page as one file that opens without a network connection."""
         curves = [picture for picture in self.pictures if picture.kind in _CURVES]
         others = [picture for picture in self.pictures if picture.kind not in _CURVES]
-        text = TEMPLATES.get_template("page.html").render(
-            page=self, curves=_in_columns(curves), others=_in_columns(others), most_open=_MOST_OPEN
-        )
+        text = TEMPLATES.get_template("page.html").render(page=self, curves=curves, others=others, most_open=_MOST_OPEN)
         return encoded(text.lstrip())
 
     def documents(self) -> dict[str, str]:
@@ -149,17 +151,6 @@ class Page(NamedTuple):
         }
 
 
-def _in_columns(pictures: Sequence[Picture]) -> list[tuple[Picture, str]]:
-    """Lays out pictures in two columns: a wide one takes both, and the caption of one alone in its row the other."""
-    laid_out = []
-    second = False  # whether the left column of the row is taken
-    for picture, following in zip_longest(pictures, pictures[1:]):
-        first = not picture.wide and not second
-        second = first and following is not None and not following.wide
-        laid_out.append((picture, "wide" if picture.wide else "alone" if first and not second else ""))
-    return laid_out
-
-
 def write_run_page(folder: str | os.PathLike[str]) -> Path:
     """Writes `report.html`, `plots/*.svg` and `tables.csv` and `.tex` into a run folder; returns the page's path.
 
@@ -173,7 +164,7 @@ def write_run_page(folder: str | os.PathLike[str]) -> Path:
 
     files = RunFolder(Path(folder))
     runs = read_runs([files.path])
-    page = page_of_run(runs, gallery.to_pictures(gallery.run_figures(runs)))
+    page = page_of_run(runs, gallery.to_pictures(lambda: gallery.run_figures(runs)))
     with writing(files.path, "make the folder writable, and let `plots` be a folder in it"):
         return files.write_page(page.html(), page.documents(), page.tables())
 
@@ -191,7 +182,7 @@ def write_comparison_page(folders: Sequence[Path], file: Path) -> Path:
     if len(folders) < 2:
         raise FolderError(f"report: received {plural(len(folders), 'folder')}; a comparison takes 2 or more")
     runs = read_runs(folders)
-    page = page_of_comparison(runs, gallery.to_pictures(gallery.run_figures(runs)))
+    page = page_of_comparison(runs, gallery.to_pictures(lambda: gallery.run_figures(runs)))
     with writing(file):
         check_replaceable(file)  # checked before its tables are written
         for ending, content in page.tables().items():

@@ -10,7 +10,6 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 import matplotlib
@@ -30,6 +29,7 @@ from fedjax_bal.report.tables import LONGEST_NAME, printable, split_math
 # Widths on a page, in inches: of one of its two columns, and of both, for figures with several panels.
 WIDTH = 4.6
 WIDE = 9.4
+PHONE = 3.5
 _WIDTH: ContextVar[float | None] = ContextVar("width of figures in inches", default=None)
 INK = "#222222"
 SOFT = "#666666"
@@ -46,6 +46,7 @@ _MOST_NUMBERED = 10  # maximum number of columns of a heat map with numbers in i
 _NARROWEST = 3.0  # inches: the smallest panel that has room for the numbers of ten columns
 _LONGEST_LINE = 24  # letters of a name next to axes; longer names take several lines
 _NARROW = 4.0  # inches: narrower panels have their legend above or below, not on the right
+_BREAKS = re.compile(r"(\s+|(?<=\w[-+])(?=\w))")  # where a name may be broken
 _FIRM = "\N{NO-BREAK SPACE}"
 _LETTER = 4.8  # points: the mean width of a letter of 9 points
 _ROUND = [1, 2, 5, 10]
@@ -179,7 +180,14 @@ def wrapped(text: str, letters: int = _LONGEST_LINE) -> str:
     pieces[1::2] = [formula.replace(" ", _FIRM) for formula in pieces[1::2]]
     pieces[::2] = [text.replace("$", "\\$") for text in pieces[::2]]
     whole = "".join(pieces)
-    fill = partial(textwrap.wrap, whole, break_long_words=len(pieces) == 1, break_on_hyphens=len(pieces) == 1)
+    wrapper = textwrap.TextWrapper(break_long_words=len(pieces) == 1, break_on_hyphens=False)
+    if len(pieces) == 1:
+        wrapper.wordsep_simple_re = _BREAKS
+
+    def fill(width: int) -> list[str]:
+        wrapper.width = width
+        return wrapper.wrap(whole)
+
     lines = fill(letters)
     longest = max(map(len, whole.split()), default=0)
     even = (fill(width) for width in range(max(1, min(longest, letters)), letters))

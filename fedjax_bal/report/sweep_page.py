@@ -38,7 +38,7 @@ def write_sweep_page(folder: Path) -> Path:
     files = SweepFolder(folder)
     results = sweeps.read_results(folder)
     lines = sweeps.sweep_curves(results, files)
-    page = page_of_sweep(results, to_pictures(sweep_figures(results, lines)))
+    page = page_of_sweep(results, to_pictures(lambda: sweep_figures(results, lines)))
     with writing(folder, "make the folder writable, and let `plots` be a folder in it"):
         files.write_curves(encoded(as_csv(lines)))
         return files.write_page(page.html(), page.documents(), page.tables())

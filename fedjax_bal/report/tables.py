@@ -23,6 +23,7 @@ LONGEST_NAME = 80
 BOOKTABS = "% Needs \\usepackage{booktabs}.\n"
 _WIDEST_NOTE = 100  # characters
 _NARROWEST_NAMES = 16
+_NARROWEST_LIST = 40
 # As in Pandoc: "from $5 to $10" has no formula.
 _FORMULA = re.compile(r"(\$(?![\s$])[^$]*(?<![\s\\])\$(?!\d))")
 _SPECIAL = str.maketrans(
@@ -43,6 +44,8 @@ class Table(NamedTuple):
         note: what readers need to know about the numbers.
         best: the indices of highlighted rows.
         short: headings for a terminal in place of longer ones; None leaves out the column there.
+        optional: headings of columns that a narrow terminal leaves out, starting with the first.
+        remarks: sentences on columns for a terminal, by heading; shown with the column.
     """
 
     title: str
@@ -51,24 +54,40 @@ class Table(NamedTuple):
     note: str = ""
     best: Collection[int] = ()
     short: Mapping[str, str | None] = MappingProxyType({})
+    optional: Sequence[str] = ()
+    remarks: Mapping[str, str] = MappingProxyType({})
 
     def text(self, width: int) -> str:
-        """Formats the table for a terminal: a row on one line if there is room, or on several, or as a list."""
+        """Formats the table for a terminal.
+
+        Without enough room for a row on one line, optional columns are left out; then cells take two lines; then names
+        are broken; at last the table becomes a list of all cells.
+        """
+        headings = [self.short.get(heading) or heading for heading in self.headings]
         kept = [place for place, heading in enumerate(self.headings) if self.short.get(heading, heading) is not None]
-        headings = [self.short.get(self.headings[place]) or self.headings[place] for place in kept]
-        rows = [[row[place] for place in kept] for row in self.rows]
-        lines = _aligned([headings, *rows], width)
-        if lines is None:
-            folded = [list(map(_in_two_lines, row)) for row in (headings, *rows)]
-            others = sum(2 + max(map(_width, column)) for column in list(zip(*folded, strict=True))[1:])
+        optional = [place for heading in self.optional for place in kept if self.headings[place] == heading]
+        choices = [[place for place in kept if place not in optional[:count]] for count in range(len(optional) + 1)]
+        for form, shown in [(form, places) for form in (str, _in_two_lines) for places in choices]:
+            rows = [[form(row[place]) for place in shown] for row in (headings, *self.rows)]
+            lines = _aligned(rows, width)
+            if lines is not None:
+                break
+        else:
+            others = sum(2 + max(map(_width, column)) for column in list(zip(*rows, strict=True))[1:])
             room = max(width - others, _NARROWEST_NAMES)
-            names = ("\n".join(chop_cells(name, room)) for name, *_ in (headings, *rows))
-            lines = _aligned([[name, *cells] for name, (_, *cells) in zip(names, folded, strict=True)], width)
+            lines = _aligned([["\n".join(chop_cells(name, room)), *cells] for name, *cells in rows], width)
         if lines is None:
+            shown = kept
             lines = []
-            for name, *cells in rows:
-                lines += [name, *(f"  {heading}: {cell}" for heading, cell in zip(headings[1:], cells, strict=True))]
-        note = textwrap.wrap(self.note, min(width, _WIDEST_NOTE))
+            entry = textwrap.TextWrapper(max(width, _NARROWEST_LIST), initial_indent="  ", subsequent_indent="    ")
+            for row in self.rows:
+                lines.append(row[kept[0]])
+                for place in kept[1:]:
+                    lines += entry.wrap(f"{headings[place]}: {row[place]}")
+        left_out = [headings[place] for place in kept if place not in shown]
+        said = [self.note, *(self.remarks.get(self.headings[place], "") for place in shown)]
+        said += [f"No room for {', '.join(left_out)}; the page has them."] if left_out else []
+        note = textwrap.wrap(" ".join(filter(None, said)), min(width, _WIDEST_NOTE))
         return "\n".join([*([self.title] if self.title else []), *lines, *note])
 
     def html(self, heading: str = "") -> Markup:
@@ -140,6 +159,8 @@ def _width(cell: str) -> int:
 
 def _in_two_lines(cell: str) -> str:
     """Breaks a cell between a number and its deviation, interval or remark, and a heading at a comma."""
+    if len(cell) > LONGEST_NAME:  # a sentence, which fits only into a list
+        return cell
     for mark in ("±", "[", "("):
         cell = cell.replace(f" {mark}", f"\n{mark}")
     return cell.replace(", ", ",\n") if cell[:1].isalpha() else cell

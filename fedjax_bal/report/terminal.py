@@ -42,7 +42,6 @@ def results(folder: Path) -> tuple[list[Table], list[str]]:
 
 def _in_short(tables: Sequence[Table]) -> list[Table]:
     """Shortens the note for a terminal and shows it once; a single comparison gets no title."""
-    kl = f" {KL}" if any("KL" in table.headings for table in tables) else ""
     noted = [table._replace(note="") for table in tables[:-1]]
-    noted += [table._replace(note=f"{_ACCURACY}{kl}") for table in tables[-1:]]
+    noted += [table._replace(note=_ACCURACY, remarks={"KL": KL}) for table in tables[-1:]]
     return noted if len(noted) > 1 else [table._replace(title="") for table in noted]

@@ -52,7 +52,7 @@ def test_live_bars_still_move_the_cursor():
     def show(console):
         console.file.isatty = lambda: True
         progress = Progress(console)
-        progress.start({0: WorkUnit("a\x1b[2J", 3)})
+        progress.start({0: WorkUnit("a\x1b[2J", "seed 0", 3)})
         progress.compiling(0)
         progress.stop()
 

@@ -79,15 +79,18 @@ def test_figures_are_loaded_and_have_names(browser, file):
     page, _ = opened(browser, file)
     figures = page.query_selector_all("figure img")
     assert figures and all(own.get_attribute("alt") for own in figures)
+    assert sum(own.is_visible() for own in figures) == len(page.query_selector_all("figure"))
     assert all(own.evaluate("image => image.complete && image.naturalWidth > 100") for own in figures)
     page.context.close()
 
 
-def test_figures_keep_their_size_on_a_phone_and_scroll(browser, file):
+def test_figures_of_a_phone_are_drawn_for_its_width(browser, file):
     page, _ = opened(browser, file, viewport={"width": 390, "height": 800})
-    for scroll in page.query_selector_all("figure .scroll"):
-        assert scroll.evaluate("own => own.scrollWidth > own.clientWidth")
-    assert all(image.bounding_box()["width"] > 400 for image in page.query_selector_all("figure img"))
+    shown = [image for image in page.query_selector_all("figure img") if image.is_visible()]
+    assert len(shown) == len(page.query_selector_all("figure"))
+    for image in shown:
+        width = image.bounding_box()["width"]
+        assert 300 < width <= 358 and 0.9 < width / image.evaluate("own => own.naturalWidth") < 1.2
     page.context.close()
 
 

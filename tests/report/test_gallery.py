@@ -106,6 +106,11 @@ def test_classes_stand_from_most_to_fewest_and_are_those_of_the_runs_that_have_n
     np.testing.assert_allclose(axes.images[0].get_array()[0], 100 * others[0][::-1])
     assert [label.get_text() for label in axes.get_xticklabels()][:2] == ["Ankle boot, 10", "Bag, 9"]
     assert "from most to fewest training images" in figures(folder)["classes"][1]
+    with_copies = {"samples": [99] * 10, "methods": ["rebafl"], "augmentation": {"before": list(range(1, 11))}}
+    edit(folder, lambda s: s["partitions"].append({**s["partitions"][0], **with_copies}))
+    names = [label.get_text() for label in figures(folder)["classes"][2].axes[0].get_xticklabels()]
+    assert names[:2] == ["Ankle boot, 10", "Bag, 9"]
+    edit(folder, lambda s: s["partitions"].pop())
     edit(folder, lambda s: s["partitions"][0].update(samples=[7] * 10))
     axes = figures(folder)["classes"][2].axes[0]
     assert axes.get_xticklabels()[0].get_text() == "T-shirt/top" and axes.get_xlabel() == "class"

@@ -34,6 +34,27 @@ def test_a_table_takes_the_form_for_which_there_is_room(width, name, expected):
     assert width == 30 or max(map(len, lines)) <= width
 
 
+@pytest.mark.parametrize(
+    ("width", "shown", "left_out"),
+    [
+        (80, ["mean", "seeds", "KL", "MB"], []),
+        (41, ["mean", "KL", "MB"], ["seeds"]),
+        (30, ["mean", "KL"], ["seeds", "MB"]),
+    ],
+)
+def test_columns_are_left_out_before_cells_break_and_the_note_names_them(width, shown, left_out):
+    short = {"Seeds": "seeds"}
+    table = Table(
+        "", ("method", "mean", "Seeds", "KL", "MB"), [("fedavg" * 2, "70.0 ± 1.0", "12 of 14", "1.2", "1,234")], "%",
+        short=short, optional=("Seeds", "MB", "absent"), remarks={"KL": "KL is small.", "MB": "MB is large."},
+    )  # fmt: skip
+    text = table.text(width)
+    assert text.splitlines()[0].split() == ["method", *shown] and "70.0 ± 1.0" in text
+    said = " ".join(text.split("─\n")[1].split())
+    assert said.endswith(f"No room for {', '.join(left_out)}; the page has them." if left_out else "MB is large.")
+    assert "KL is small." in said and ("MB is large." in said) == ("MB" in shown)
+
+
 def test_names_of_a_page_are_text_and_the_best_row_stands_out():
     html = comparison("<b>_+").html("h3")
     assert "<h3>alpha [0.5]</h3>" in html and "<b>" not in html.replace("&lt;b&gt;", "")

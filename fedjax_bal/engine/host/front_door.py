@@ -310,8 +310,9 @@ def simulate(
             raise ValueError("early_stopping: received a federation without an auxiliary set 'validation': carve one")
         simulation.warn()
         keep_compiled_programs()
-        snapshot = simulation.init(seed, variables)
-        simulation.compile()
+        with status.counting("compiling"):
+            snapshot = simulation.init(seed, variables)
+            simulation.compile()
         history = []
         confusion = np.zeros((0, 0), np.int32)
         client_hits = None
