@@ -200,11 +200,11 @@ def change(folder, **sections):
 
 def shown(page):
     """Headline and table of a page: the sentences, the heading of the differences, and each method's difference."""
-    sentences = [html.unescape(text) for text in re.findall("<p class=verdict>(.*?)</p>", page)]
+    sentences = [html.unescape(text) for text in re.findall("<(?:p class=verdict|li)>(.*?)</(?:p|li)>", page)]
     (table,) = re.findall('aria-label="Comparison of methods".*?</table>', page, re.DOTALL)
     heading = re.search('<th scope="col">(Difference from .*?)</th>', table)
     rows = re.findall('<th scope="row">(.*?)</th><td>.*?</td><td>(.*?)</td>', table)
-    return sentences, heading and heading[1], {name.replace("<wbr>", ""): cell for name, cell in rows}
+    return sentences, heading and heading[1], {name.replace("<wbr>", ""): cell.replace("*", "") for name, cell in rows}
 
 
 @pytest.mark.usefixtures("undrawn")
