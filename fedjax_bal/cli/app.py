@@ -158,7 +158,7 @@ def report(
                 )
         if out is None:
             pages = [write_page(folder) for folder in folders]
-            if len(folders) == 1:
+            if len(folders) == 1 and table is None and figures is None:
                 show_results(folders[0], console, console)
             for page in pages:
                 console.say(f"report: {page}")

@@ -40,7 +40,7 @@ AVERAGED = f"Mean of last {MOST_AVERAGED}, %"
 CLASS_MEAN = "Mean over classes, %"
 """The headings of the accuracies by which methods are compared: the second one on imbalanced test sets."""
 P_HOLM = "p (Holm)"
-STAR = f"* p < {SIGNIFICANCE:g}: paired t test, with Holm's correction for the number of comparisons."
+STAR = f"* significant at {SIGNIFICANCE:.0%} (paired t test, with Holm's correction for the number of comparisons)."
 KL = (
     "KL: divergence of the classes behind each averaged model from uniform, in nats (0 is even), mean over chains, "
     "evaluated rounds and seeds."
@@ -63,7 +63,7 @@ _BY_CLASS_MEAN = (
     "The classes of the test set have different sizes, so methods are compared by the mean over classes, at the last "
     "evaluation."
 )
-_FEW_EVALUATIONS = "With so few evaluations, the last five cover much of the training."
+_FEW_EVALUATIONS = "With so few evaluations ({} of each run), the last five cover much of the training."
 _INTERVAL = (
     "Intervals are two-sided 95% Student t intervals of paired differences, {}, each for one comparison (fedjax-bal "
     "guide reading_results)."
@@ -250,7 +250,7 @@ def comparison_table(
         ]
         short |= {rounds: f"to {100 * target:g}%", traffic: None}
     columns["Traffic, MB"] = [megabytes(method.traffic_bytes) for method in methods]
-    if _few_evaluations(methods):
+    if _few_evaluations(methods) and " to " in _count_evaluations(methods):
         columns["Evaluations"] = [" to ".join(map(str, sorted({*method.evaluations}))) for method in methods]
     columns["Seeds"] = [str(method.seeds) for method in methods]
     columns = {heading: cells for heading, cells in columns.items() if {*cells} != {NOTHING}}
@@ -277,6 +277,11 @@ def _few_evaluations(methods: Sequence[MethodSummary]) -> bool:
     return any(method.evaluations[0] < MANY_EVALUATIONS for method in methods if method.last5.mean is not None)
 
 
+def _count_evaluations(methods: Sequence[MethodSummary]) -> str:
+    counts = [count for method in methods if method.last5.mean is not None for count in method.evaluations]
+    return str(counts[0]) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+
+
 def notes(groups: Sequence[Sequence[MethodSummary]]) -> str:
     """Selects the sentences on the numbers that a table contains."""
     methods = list(chain.from_iterable(groups))
@@ -287,7 +292,7 @@ def notes(groups: Sequence[Sequence[MethodSummary]]) -> str:
         said.append(_DEVIATION)
     said.append(_ACCURACIES)
     if _few_evaluations(methods):
-        said.append(_FEW_EVALUATIONS)
+        said.append(_FEW_EVALUATIONS.format(_count_evaluations(methods)))
     if any(method.difference and method.difference.low is not None for method in methods):
         said.append(_INTERVAL.format(_variation(methods)))
     if _are_corrected(groups):
