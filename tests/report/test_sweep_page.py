@@ -8,7 +8,7 @@ import pytest
 from rounding import STEPS
 
 from fedjax_bal.report.gallery import sweep_figures
-from fedjax_bal.report.sweep_page import best_settings, leaders, page_of_sweep, verdicts
+from fedjax_bal.report.sweep_page import best_settings, comparisons, leaders, page_of_sweep, verdicts
 from fedjax_bal.report.sweep_results import along, best, cells, list_conditions, read_results
 
 SHEET = "name: mine\nsweep: [{lr: [1.0, 0.01, 0.1]}, {law: [a, b]}, {partition.seed: [0, 1]}]\n"
@@ -154,6 +154,26 @@ def test_a_condition_is_nothing_that_wins(tmp_path):
     text = page(found)
     assert "<tr class=best>" not in text  # of one seed there is no interval
     assert "8 runs · 2 methods · 1 seed<" in text
+
+
+def test_on_an_imbalanced_test_set_all_conditions_go_by_the_mean_over_classes(tmp_path):
+    # By condition, method and seed: accuracy, and its mean over classes. With 20 clients they are the same.
+    values = {
+        (10, "a"): [(0.9, 0.4), (0.9, 0.5), (0.9, 0.6)], (10, "b"): [(0.8, 0.6), (0.8, 0.7), (0.8, 0.81)],
+        (20, "a"): [(0.7, 0.7)] * 3, (20, "b"): [(0.8, 0.8)] * 3,
+    }  # fmt: skip
+    rows = ["partition.clients,point,method,seed,status,final_accuracy,last5_accuracy,balanced_accuracy,failure"]
+    for (clients, method), pairs in values.items():
+        rows += [f"{clients},p,{method},{seed},done,{own},{own},{mean}," for seed, (own, mean) in enumerate(pairs)]
+    (tmp_path / "sweep.yaml").write_text("sweep: [{partition.clients: [10, 20]}]\n")
+    (tmp_path / "results.csv").write_text("\n".join(rows) + "\n")
+    found = read_results(tmp_path)
+    (led,) = leaders(found)
+    assert led.headings[2] == "Mean over classes, %"
+    assert [row[:3] for row in led.rows] == [("clients 10", "b", "70.3 ± 10.5"), ("clients 20", "b", "80.0 ± 0.0")]
+    assert led.best == {0, 1}
+    assert all(table.headings[1] == "Mean over classes, %" for table in comparisons(found))
+    assert "class-mean-0" in {name for name, *_ in sweep_figures(found, [])}
 
 
 def test_figures_of_a_sweep_have_a_panel_for_each_condition(tmp_path):
