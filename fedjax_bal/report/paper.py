@@ -173,12 +173,16 @@ def write_table(
         if against not in methods and labels.get(against) not in methods:
             raise ValueError(f"--against: received {against!r:.80}; {nearest_choices(against, methods)}")
         against = against if against in methods else labels[against]
-    of_rounds = [metric for metric in chosen if all(run.get(metric.name) is None for run in every) and metric.of_round]
+    of_rounds = [metric for metric in chosen if metric.of_round and any(run.get(metric.name) is None for run in every)]
     if of_rounds:
         lines = read.record.lines if isinstance(read, ReportedRuns) else _lines(read, folders[0])
         conditions = [
             (here, [_with_last_evaluation(runs, lines, of_rounds) for runs in groups]) for here, groups in conditions
         ]
+        every = [run for _, groups in conditions for runs in groups for run in runs]
+    for metric in of_rounds:
+        if not any(is_number(run[metric.name]) for run in every):
+            raise ValueError(f"--table: received {metric.name!r}; no run has a number for it at its last evaluation")
     file = folders[0] / "table.tex"
     text = paper_table(
         conditions, chosen, bold=bold, name=name, data=_describe_data(summary), remark=remark, against=against
@@ -207,7 +211,7 @@ def _lines(results: sweeps.Results, folder: Path) -> list[dict[str, Any]]:
 def _with_last_evaluation(
     runs: RunGroup, lines: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]
 ) -> list[dict[str, Any]]:
-    """Adds metrics of evaluated rounds to the runs that haven't failed: their values at the last evaluation."""
+    """Adds metrics of evaluated rounds that runs lack, their values at the last evaluation, unless a run has failed."""
     ordered = sorted(lines, key=lambda line: line["round"])
     last = {(line.get("point"), line["method"], line["seed"]): line for line in ordered}
     filled = []
@@ -217,10 +221,8 @@ def _with_last_evaluation(
             seed = seed[-1]
         ended = run.get("status", "done") == "done" and not run.get("failure")
         line = last.get((run.get("point"), run["method"], seed), {}) if ended else {}
-        filled.append({**run, **{metric.name: line.get(metric.name) for metric in metrics}})
-    for metric in metrics:
-        if not any(is_number(run[metric.name]) for run in filled):
-            raise ValueError(f"--table: received {metric.name!r}; no run has a number for it at its last evaluation")
+        known = {metric.name: run.get(metric.name) for metric in metrics}
+        filled.append({**run, **{name: line.get(name) if value is None else value for name, value in known.items()}})
     return filled
 
 
