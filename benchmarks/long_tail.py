@@ -18,15 +18,15 @@ from typing import Any
 
 from _common import with_part
 
-from fedjax_bal.metrics import MethodSummary, SeededDraw, compare, paired_difference
+from fedjax_bal.metrics import SHARE, MethodSummary, SeededDraw, apply_holm, compare, paired_difference
 from fedjax_bal.report.tables import points
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "fedjax_bal" / "guide" / "long_tail.md"
 BY_CLASS = "per_class_accuracy"
 Runs = Sequence[dict[str, Any]]
-Cell = Callable[[MethodSummary, Runs, Runs], str]
-"""A column: of a method's summary, its runs, and the first method's runs."""
+Column = Callable[[Sequence[MethodSummary], Sequence[Runs]], list[str]]
+"""The cells of a column, from the methods' summaries and each method's runs."""
 
 
 def main() -> None:
@@ -77,49 +77,49 @@ def runs(file: Path, where: dict[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def table(of_runs: Runs, columns: dict[str, Cell]) -> str:
+def table(of_runs: Runs, columns: dict[str, Column]) -> str:
     """Formats the comparison of the methods, the best mean of the last five rounds first."""
     methods = compare(of_runs)
-    of = lambda method: [run for run in of_runs if run["method"] == method.method]
-    lines = [columns, ["---"] * len(columns)]
-    for method in sorted(methods, key=lambda method: -(method.last5.mean or 0)):
-        lines.append([cell(method, of(method), of(methods[0])) for cell in columns.values()])
+    runs_of = [[run for run in of_runs if run["method"] == method.method] for method in methods]
+    cells = zip(*(column(methods, runs_of) for column in columns.values()), strict=True)
+    ordered = sorted(zip(methods, cells, strict=True), key=lambda row: -(row[0].last5.mean or 0))
+    lines = [columns, ["---"] * len(columns), *(line for _, line in ordered)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def mean(key: str) -> Cell:
+def mean(key: str) -> Column:
     """Makes a column of the mean over runs of an accuracy, in percent."""
-    return lambda method, own, first: f"{100 * fmean(run[key] for run in own):.1f}"
+    return lambda methods, runs_of: [f"{100 * fmean(run[key] for run in own):.1f}" for own in runs_of]
 
 
-def last5(method: MethodSummary, own: Runs, first: Runs) -> str:
-    """Formats the last five rounds' accuracy, with its standard deviation over partitions."""
-    assert method.last5.mean is not None and method.last5.std is not None
-    return f"{100 * method.last5.mean:.1f} ± {100 * method.last5.std:.1f}"
+def against(key: str) -> Column:
+    """Makes a column of an accuracy's difference from the first method, empty for itself; a zero has no sign.
+
+    A star marks the differences that are significant at 5% after Holm's correction for the column.
+    """
+
+    def column(methods: Sequence[MethodSummary], runs_of: Sequence[Runs]) -> list[str]:
+        first, *others = ({run["seed"]: run[key] for run in own} for own in runs_of)
+        differences = apply_holm([paired_difference(values, first) for values in others])
+        cells = (points(difference, star=True) for difference in differences)
+        return ["", *(re.sub(r"[+\N{MINUS SIGN}]0\.0", "0.0", cell) for cell in cells)]
+
+    return column
 
 
-def against(key: str) -> Cell:
-    """Makes a column of an accuracy's difference from the first method, empty for itself; a zero has no sign."""
-
-    def cell(method: MethodSummary, own: Runs, first: Runs) -> str:
-        if own == first:
-            return ""
-        ours, theirs = ({run["seed"]: run[key] for run in side} for side in (own, first))
-        return re.sub(r"[+\N{MINUS SIGN}]0\.0", "0.0", points(paired_difference(ours, theirs)))
-
-    return cell
-
-
-def to_target(method: MethodSummary, own: Runs, first: Runs) -> str:
+def to_target(methods: Sequence[MethodSummary], runs_of: Sequence[Runs]) -> list[str]:
     """Formats the mean number of rounds to the target, and how many runs reached it if not all did."""
-    if method.rounds_to_target is None:
-        return "-"
-    return f"{method.rounds_to_target:.0f}" + f" ({method.reached} of {method.seeds})" * (method.reached < method.seeds)
+    cells = []
+    for method in methods:
+        some = f" ({method.reached} of {method.seeds})" * (method.reached < method.seeds)
+        cells.append("-" if method.rounds_to_target is None else f"{method.rounds_to_target:.0f}{some}")
+    return cells
 
 
-def by_class(method: MethodSummary, own: Runs, first: Runs) -> str:
+def by_class(methods: Sequence[MethodSummary], runs_of: Sequence[Runs]) -> list[str]:
     """Formats the accuracy in each class in percent, in the order of the classes."""
-    return " ".join(f"{100 * fmean(values):.0f}" for values in zip(*(run[BY_CLASS] for run in own), strict=True))
+    of_classes = (zip(*(run[BY_CLASS] for run in own), strict=True) for own in runs_of)
+    return [" ".join(f"{100 * fmean(values):.0f}" for values in by_class) for by_class in of_classes]
 
 
 NUMBERS = (
@@ -127,18 +127,18 @@ NUMBERS = (
     *("balanced_accuracy", "worst_class_accuracy", "few_shot_accuracy"),
 )
 """The columns that are read."""
-COMMON: dict[str, Cell] = {
-    "method": lambda method, own, first: f"`{method.method}`",
-    "last five rounds": last5,
+COMMON: dict[str, Column] = {
+    "method": lambda methods, runs_of: [f"`{method.method}`" for method in methods],
+    "last five rounds": lambda methods, runs_of: [SHARE.show(method.last5) for method in methods],
     "against FedAvg, points": against("last5_accuracy"),
 }
-DRAWN: dict[str, Cell] = {
+DRAWN: dict[str, Column] = {
     **COMMON,
     "worst class": mean("worst_class_accuracy"),
     "few-shot": mean("few_shot_accuracy"),
     "rounds to 60%": to_target,
 }
-NATURAL: dict[str, Cell] = {
+NATURAL: dict[str, Column] = {
     **COMMON,
     "balanced": mean("balanced_accuracy"),
     "balanced, against FedAvg": against("balanced_accuracy"),
@@ -146,7 +146,7 @@ NATURAL: dict[str, Cell] = {
     "by class": by_class,
     "rounds to 95%": to_target,
 }
-TABLES: dict[str, tuple[str, dict[str, str], dict[str, Cell]]] = {
+TABLES: dict[str, tuple[str, dict[str, str], dict[str, Column]]] = {
     "long_tail": ("long_tail.csv", {}, DRAWN),
     "natural, dirichlet": ("natural_long_tail.csv", {"partition": "{'scheme': 'dirichlet', 'alpha': 0.1}"}, NATURAL),
     "natural, iid": ("natural_long_tail.csv", {"partition": "{'scheme': 'iid'}"}, NATURAL),

@@ -12,7 +12,7 @@ from fedjax_bal.cli import arguments as args
 from fedjax_bal.cli.console import Output, messages, printing
 from fedjax_bal.cli.data import describe, list_datasets, prepare
 from fedjax_bal.cli.listing import explain, guide, list_names, schema
-from fedjax_bal.cli.results import write_page
+from fedjax_bal.cli.results import show_results, write_page
 from fedjax_bal.cli.running import run
 
 app = typer.Typer(
@@ -108,13 +108,17 @@ def report(
         str | None,
         typer.Option(
             metavar="METRIC,...",
-            help="Also write table.tex, with these metrics (fedjax-bal list metrics), such as final,worst_class.",
+            help="Also write table.tex, with these metrics (fedjax-bal list metrics), such as 'accuracy,class mean'.",
         ),
     ] = None,
     bold: Annotated[
         bool,
         typer.Option("--bold", metavar="", help="In the table, bold the best mean; underline means that may equal it."),
     ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="METHOD", help="In the table, add each metric's difference from this method."),
+    ] = None,
     names: Annotated[
         list[str] | None,
         typer.Option(
@@ -130,7 +134,7 @@ def report(
         console = Output()
         labels = args.parse_names(names)
         if table is None:
-            args.refuse_options("is for --table", bold=bold)
+            args.refuse_options("is for --table", bold=bold, against=against)
         if figures is None:
             args.refuse_options("is for --figures", only=only)
         if table is None and figures is None:
@@ -138,7 +142,8 @@ def report(
         if table is not None:
             from fedjax_bal.report import write_table
 
-            console.say(f"table: {write_table(folders, table.split(','), bold=bold, names=labels)}")
+            file = write_table(folders, table.split(","), bold=bold, names=labels, against=against)
+            console.say(f"table: {file}")
         if figures is not None:
             from fedjax_bal.report import write_figures
 
@@ -154,8 +159,11 @@ def report(
                     f"({', '.join(missing)})"
                 )
         if out is None:
-            for folder in folders:
-                console.say(f"report: {write_page(folder)}")
+            pages = [write_page(folder) for folder in folders]
+            if len(folders) == 1 and table is None and figures is None:
+                show_results(folders[0], console, console)
+            for page in pages:
+                console.say(f"report: {page}")
             if len(folders) == 1:
                 return
             if any(SweepFolder(folder).exists() for folder in folders):

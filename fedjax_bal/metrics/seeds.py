@@ -17,10 +17,15 @@ import numpy as np
 from fedjax_bal.metrics.classification import ranked_known
 
 CONFIDENCE = 0.95
+SIGNIFICANCE = 0.05
+"""Differences count as significant if their p-value, corrected for the number of comparisons, is below this."""
 LARGEST_SHOWN = 1e100
 """The largest number that is written and read: sums of squares don't overflow. Larger ones count as infinite."""
 MOST_AVERAGED = 5
 """The number of last evaluations that `last5_accuracy` averages; all evaluations if a run has fewer."""
+
+LARGEST_GAP = 0.005
+"""The difference between accuracy and its mean over classes from which on a test set counts as imbalanced."""
 
 MANY_EVALUATIONS = 20
 """A run with fewer evaluations says how many there are, because their last five cover much of its training."""
@@ -48,19 +53,30 @@ class SeededDraw(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A method's mean accuracy of the last five evaluations minus the first method's, paired by seed.
+    """A method's mean minus another one's, paired by seed.
 
     Attributes:
         mean: the mean of the differences; None if the two have no seed in common.
         low: lower end of the two-sided 95% Student t interval for that mean; None for fewer than two pairs.
         high: its upper end.
         pairs: the number of seeds that both methods have.
+        std: the sample standard deviation of the differences; None for fewer than two pairs, as the others below.
+        p: the p-value of the two-sided paired t test; below 0.05 where the interval excludes 0.
+        p_holm: `p` after Holm's correction for all comparisons with the same method; None if it wasn't corrected.
     """
 
     mean: float | None
     low: float | None
     high: float | None
     pairs: int
+    std: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+
+    @property
+    def significant(self) -> bool:
+        """Whether the difference is significant at 5% after Holm's correction."""
+        return self.p_holm is not None and self.p_holm < SIGNIFICANCE
 
 
 class MethodSummary(NamedTuple):
@@ -75,7 +91,7 @@ class MethodSummary(NamedTuple):
         rounds_to_target: mean number of rounds to the target accuracy over the seeds that reached it, or None.
         reached: the number of seeds that reached it.
         traffic_bytes: bytes up and down, mean over seeds, or None.
-        difference: from the first method; None for the first method itself.
+        difference: of `headline`, from the first method; None for the first method itself.
         traffic_to_target_bytes: bytes sent until the target, mean over the seeds that reached it; None unless known for
             all of them.
         chain_kl: divergence from uniform classes of the data that averaged models were trained on, in nats, mean over
@@ -88,6 +104,7 @@ class MethodSummary(NamedTuple):
         evaluations: the smallest and the largest number of evaluations of a run.
         last5_of_seeds: each run's `last5` by its seed or `SeededDraw`.
         class_mean_of_seeds: each run's `class_mean`.
+        by_class_mean: whether methods are compared by `class_mean`, as on an imbalanced test set, instead of `last5`.
     """
 
     method: str
@@ -108,6 +125,17 @@ class MethodSummary(NamedTuple):
     evaluations: tuple[int, int] = (MANY_EVALUATIONS, MANY_EVALUATIONS)
     last5_of_seeds: Mapping[Any, float] = MappingProxyType({})
     class_mean_of_seeds: Mapping[Any, float] = MappingProxyType({})
+    by_class_mean: bool = False
+
+    @property
+    def headline(self) -> Spread:
+        """The accuracy by which methods are compared: `class_mean` or `last5`."""
+        return self.class_mean if self.by_class_mean else self.last5
+
+    @property
+    def headline_of_seeds(self) -> Mapping[Any, float]:
+        """Each run's `headline` by its seed or `SeededDraw`."""
+        return self.class_mean_of_seeds if self.by_class_mean else self.last5_of_seeds
 
 
 class Curve(NamedTuple):
@@ -126,7 +154,7 @@ class Curve(NamedTuple):
     high: np.ndarray | None
 
 
-def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
+def compare(runs: Sequence[Mapping[str, Any]], *, by_class_mean: bool | None = None) -> list[MethodSummary]:
     """Summarises the runs of each method over seeds and compares it with the first method.
 
     The runs of one seed share partition, initial weights and absences, so differences are paired by seed: the shared
@@ -137,9 +165,11 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
         runs: `runs` of a `summary.json`: mappings with method, seed, final_accuracy, best_accuracy, last5_accuracy,
             rounds_to_target, traffic_bytes and, if known, traffic_to_target_bytes, chain_kl, worst_class_accuracy,
             balanced_accuracy, clients_per_chain and copies; all but method and seed may be None.
+        by_class_mean: whether to compare the methods by their mean over classes; None for `is_imbalanced(runs)`.
 
     Returns:
-        One summary per method, in the order in which the methods first appear.
+        One summary per method, in the order in which the methods first appear. The p-values of the differences have
+        Holm's correction for their number.
 
     Raises:
         ValueError: a method has two runs with the same seed.
@@ -152,7 +182,30 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
             )
     methods = list(dict.fromkeys(run["method"] for run in runs))
     grouped = {method: [run for run in runs if run["method"] == method] for method in methods}
-    return [_summarise(method, grouped[method], grouped[methods[0]]) for method in methods]
+    by_class_mean = is_imbalanced(runs) if by_class_mean is None else by_class_mean
+    summaries = [_summarise(method, grouped[method], by_class_mean=by_class_mean) for method in methods]
+    if not summaries:
+        return []
+    first, *others = summaries
+    differences = [paired_difference(other.headline_of_seeds, first.headline_of_seeds) for other in others]
+    corrected = zip(others, apply_holm(differences), strict=True)
+    return [first, *(other._replace(difference=difference) for other, difference in corrected)]
+
+
+def is_imbalanced(runs: Sequence[Mapping[str, Any]]) -> bool:
+    """Returns whether some method's accuracy and mean over classes differ by half a point.
+
+    Then the classes of the test set have different sizes, and accuracy says little about the rare ones.
+
+    >>> is_imbalanced([{"method": "fedavg", "final_accuracy": 0.97, "balanced_accuracy": 0.42}])
+    True
+    """
+    gaps: dict[str, list[float]] = {}
+    for run in runs:
+        accuracy, class_mean = run.get("final_accuracy"), run.get("balanced_accuracy")
+        if accuracy is not None and class_mean is not None:
+            gaps.setdefault(run["method"], []).append(class_mean - accuracy)
+    return any(abs(fmean(of_method)) >= LARGEST_GAP for of_method in gaps.values())
 
 
 def evaluations(runs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
@@ -212,10 +265,66 @@ def paired_difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) ->
     mean = fmean(map(operator.sub, left, right)) if common else None
     if len(left) < 2:
         return Difference(mean, None, None, len(left))
+    std = float(np.std(np.subtract(left, right), ddof=1))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # equal differences have no p-value, but an interval
-        interval = ttest_rel(left, right).confidence_interval(CONFIDENCE)
-    return Difference(mean, float(interval.low), float(interval.high), len(left))
+        warnings.simplefilter("ignore", RuntimeWarning)  # if all differences are equal, or 0
+        test = ttest_rel(left, right)
+    low, high = map(float, test.confidence_interval(CONFIDENCE))
+    p = 1.0 if np.isnan(test.pvalue) else float(test.pvalue)  # if all differences are 0
+    return Difference(mean, low, high, len(left), std, p)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Corrects the p-values of m tests for their number, by Holm's step-down procedure.
+
+    The k-th smallest p-value, counted from 0, is multiplied by m - k; none becomes smaller than the one before it.
+    Rejecting where the result is below 0.05 rejects any true hypothesis with a probability of at most 5%, however the
+    tests depend on each other.
+
+    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(p_values, kind="stable")
+    factors = np.arange(len(order), 0, -1)
+    corrected = np.empty(len(order))
+    corrected[order] = np.minimum(np.maximum.accumulate(np.asarray(p_values, float)[order] * factors), 1)
+    return corrected.tolist()
+
+
+def apply_holm(differences: Sequence[Difference]) -> list[Difference]:
+    """Fills in `p_holm` of differences: corrected for the number of those that have a p-value."""
+    corrected = iter(holm([difference.p for difference in differences if difference.p is not None]))
+    return [
+        difference if difference.p is None else difference._replace(p_holm=next(corrected))
+        for difference in differences
+    ]
+
+
+def seeds_needed(std: float, difference: float, *, level: float = SIGNIFICANCE, power: float = 0.8) -> int:
+    """Computes how many pairs a two-sided paired t test needs.
+
+    Args:
+        std: the standard deviation of paired differences.
+        difference: the mean difference to show, in the same unit; not 0.
+        level: the p-value below which the test is significant.
+        power: the probability with which it is, if the true mean is `difference`.
+
+    Returns:
+        The smallest number of pairs, at least 2.
+
+    Example:
+        >>> seeds_needed(std=0.012, difference=0.01)
+        14
+    """
+    from scipy.stats import nct, norm, t
+
+    if std == 0:
+        return 2
+    effect = abs(difference) / std
+    pairs = max(2, int(((norm.isf(level / 2) + norm.ppf(power)) / effect) ** 2))  # the normal distribution needs fewer
+    while nct.sf(t.isf(level / 2, pairs - 1), pairs - 1, effect * pairs**0.5) < power:
+        pairs += 1
+    return pairs
 
 
 def mean_interval(value: Spread) -> tuple[float | None, float | None]:
@@ -343,10 +452,9 @@ def _total_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> Any:
     return sum(counts[1:], counts[0]) if counts else None
 
 
-def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[str, Any]]) -> MethodSummary:
+def _summarise(method: str, runs: list[Mapping[str, Any]], *, by_class_mean: bool) -> MethodSummary:
     reached = spread([run["rounds_to_target"] for run in runs])
     sent = spread([run.get("traffic_to_target_bytes") for run in runs if run["rounds_to_target"] is not None])
-    same = runs[0]["method"] == first[0]["method"]
     last5, class_means = _by_seed(runs, "last5_accuracy"), _by_seed(runs, "balanced_accuracy")
     return MethodSummary(
         method=method,
@@ -357,7 +465,7 @@ def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[s
         rounds_to_target=reached.mean,
         reached=reached.seeds,
         traffic_bytes=spread([run["traffic_bytes"] for run in runs]).mean,
-        difference=None if same else paired_difference(last5, _by_seed(first, "last5_accuracy")),
+        difference=None,
         traffic_to_target_bytes=sent.mean if sent.seeds == reached.seeds else None,
         chain_kl=spread([run.get("chain_kl") for run in runs]).mean,
         worst_class=_over_draws(runs, "worst_class_accuracy"),
@@ -367,6 +475,7 @@ def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[s
         evaluations=evaluations(runs),
         last5_of_seeds=last5,
         class_mean_of_seeds=class_means,
+        by_class_mean=by_class_mean,
     )
 
 

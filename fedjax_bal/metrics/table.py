@@ -69,8 +69,9 @@ class ReportTable(NamedTuple):
 
 
 COMPARISON = ReportTable("Comparison of methods", "")
-CLASSES = ReportTable("Classes", "On the test set, at the last evaluation.")
-CURVE = ReportTable("Other summaries of the curve", "")
+FURTHER = ReportTable(
+    "Further accuracies", "On the test set; unless the heading says otherwise, at the last evaluation."
+)
 CLIENTS = ReportTable(
     "Clients",
     "The model that each client uses, on its own test rows at the last evaluation: the global one or, with a "
@@ -87,13 +88,14 @@ PRIVACY = ReportTable(
     "Privacy", "Epsilon of (epsilon, delta)-differential privacy after all rounds, for one client more or less."
 )
 OWN = ReportTable("Your own metrics", "From plug-ins, at the last evaluation.")
-REPORT_TABLES = (CLASSES, CURVE, CLIENTS, OWN_MODELS, TIME, PRIVACY, OWN)
+REPORT_TABLES = (FURTHER, CLIENTS, OWN_MODELS, TIME, PRIVACY, OWN)
 
 
 class Column(NamedTuple):
     """A report's column for a metric; the unit follows the heading, and the column's note follows the table's.
 
-    An optional column is left out if it is the only one, for instance if all classes are many-shot.
+    Headings say what they mean without the table, and are unique: they name columns of papers' tables, too. An optional
+    column is left out if it is the only optional one, for instance if all classes are many-shot.
     """
 
     table: ReportTable
@@ -159,10 +161,9 @@ _SHOTS = (
     "Classes are many-, medium- or few-shot by their training rows in the whole federation; evaluation.shots sets "
     "the boundaries."
 )
-_LAST10 = "Mean of a run's last ten evaluations, if it has at least ten."
 _AT_BEST = (
-    "Accuracy on the test set in the round with the best validation metric: unlike the highest accuracy of all, "
-    "it isn't selected on the test set."
+    "At the best validation: in the round with the best validation metric, which unlike the highest accuracy of all "
+    "isn't selected on the test set."
 )
 _SPREAD = "Spread: standard deviation over clients."
 _WORST10 = "Worst 10%: mean over the tenth of the clients with the lowest accuracies."
@@ -225,7 +226,7 @@ def _shots(group: str, heading: str) -> Metric:
     """Makes the metric of the mean accuracy over a group of classes."""
     of_round = lambda it: mean_known(recalls(it.confusion)[it.groups[group]]) if group in it.groups else None
     meaning = f"Mean accuracy over the {group}-shot classes, by their training rows in the whole federation."
-    return Metric(f"{group}_shot_accuracy", meaning, of_round, "last", Column(CLASSES, heading, True, _SHOTS))
+    return Metric(f"{group}_shot_accuracy", meaning, of_round, "last", Column(FURTHER, heading, True, _SHOTS))
 
 
 def _over_clients(
@@ -344,7 +345,7 @@ _METRICS = (
         "Mean accuracy of the last ten evaluations; only for runs with at least ten.",
         lambda run: _mean_of_last(10, run) if len(run.lines) >= 10 else None,
         SHARE,
-        column=Column(CURVE, "Mean of last 10", note=_LAST10),
+        column=Column(FURTHER, "Mean of last 10"),
     ),
     _of_run(
         "stopped_early",
@@ -361,7 +362,7 @@ _METRICS = (
         "Accuracy in that round.",
         lambda run: run.validated.get("test_accuracy"),
         SHARE,
-        column=Column(CURVE, "Test accuracy at the best validation", note=_AT_BEST),
+        column=Column(FURTHER, "At the best validation", note=_AT_BEST),
     ),
     # The global model in each evaluated round.
     _test("test_accuracy", "Fraction of the test set classified correctly.", accuracy, drawn=True),
@@ -381,9 +382,15 @@ _METRICS = (
         "Mean over classes of the accuracy in each.",
         balanced_accuracy,
         "last",
-        Column(CLASSES, "Mean over classes"),
+        Column(COMPARISON, "Mean over classes"),
     ),
-    _test("macro_f1", "Mean over classes of the harmonic mean of precision and recall.", macro_f1),
+    _test(
+        "macro_f1",
+        "Mean over classes of the harmonic mean of precision and recall.",
+        macro_f1,
+        "last",
+        Column(FURTHER, "Macro F1"),
+    ),
     _test(
         "worst_class_accuracy",
         "Accuracy in the class where it is lowest.",
@@ -448,9 +455,9 @@ _METRICS = (
         "the models that clients use",
         lambda it: it.client_accuracies,
         {
-            "": Column(CLIENTS, "Mean"),
-            "_std": Column(CLIENTS, "Spread", note=_SPREAD),
-            "_worst10": Column(CLIENTS, "Worst 10%", note=_WORST10),
+            "": Column(CLIENTS, "Mean over clients"),
+            "_std": Column(CLIENTS, "Spread over clients", note=_SPREAD),
+            "_worst10": Column(CLIENTS, "Worst 10% of clients", note=_WORST10),
         },
     ),
     *_over_clients(
@@ -460,12 +467,12 @@ _METRICS = (
         {
             "": Column(OWN_MODELS, "After local training", note=_TRAINED),
             "_std": None,
-            "_worst10": Column(OWN_MODELS, "Worst 10%", note=_WORST10),
+            "_worst10": Column(OWN_MODELS, "Worst 10% after local training", note=_WORST10),
         },
         OWN_HITS,
     ),
     _fine_tuned("", "Fine-tuned"),
-    _fine_tuned("_std", "Spread", _SPREAD, POINTS),
+    _fine_tuned("_std", "Spread fine-tuned", _SPREAD, POINTS),
     _fine_tuned("_worst10", "Worst 10% fine-tuned", _WORST10),
     Metric(
         "client_accuracies",
@@ -491,14 +498,14 @@ _METRICS = (
         "Seconds that the rounds would take with the clients' simulated speeds.",
         _seconds,
         SECONDS,
-        column=Column(TIME, "All rounds"),
+        column=Column(TIME, "Simulated time"),
     ),
     _of_run(
         "simulated_s_to_target",
         "Seconds up to the round that reaches the target.",
         lambda run: _seconds(run.until_target),
         SECONDS,
-        column=Column(TIME, "To the target accuracy", note="To the target: of runs that reach it."),
+        column=Column(TIME, "Simulated time to target", note="To target: of runs that reach it."),
     ),
     _reported(
         "excluded",

@@ -17,23 +17,30 @@ from fedjax_bal.metrics import (
     NOTHING,
     REPORT_TABLES,
     SHARE,
+    SIGNIFICANCE,
     TEXT,
     Difference,
     MethodSummary,
     SeededDraw,
     Unit,
+    apply_holm,
     compare,
     divergences,
+    is_imbalanced,
     mean_interval,
     paired_difference,
+    seeds_needed,
     spread,
     spread_of_draws,
 )
 from fedjax_bal.report.reading import DONE, ReportedRuns, entries, labels_of, planned_runs, state_of
-from fedjax_bal.report.tables import MINUS, Table, megabytes, points, printable
+from fedjax_bal.report.tables import MINUS, Table, megabytes, p_value, points, printable
 
 AVERAGED = f"Mean of last {MOST_AVERAGED}, %"
-"""The heading of the accuracy by which methods are compared."""
+CLASS_MEAN = "Mean over classes, %"
+"""The headings of the accuracies by which methods are compared: the second one on imbalanced test sets."""
+P_HOLM = "p (Holm)"
+STAR = f"* significant at {SIGNIFICANCE:.0%} (paired t test, with Holm's correction for the number of comparisons)."
 KL = (
     "KL: divergence of the classes behind each averaged model from uniform, in nats (0 is even), mean over chains, "
     "evaluated rounds and seeds."
@@ -49,21 +56,23 @@ _LONGEST_TEXT = 400
 _LONGEST_IN_HEADING = 12  # characters of a name
 _DEVIATION = "“±” is the sample standard deviation over seeds."
 _ACCURACIES = (
-    f"“Mean of last {MOST_AVERAGED}” averages the last evaluations of a run, or all of them if there are fewer. “Best” "
-    "is the highest accuracy of a run: selected on the test set, and so optimistic."
+    f"“Mean of last {MOST_AVERAGED}” is that of a run's last evaluations. “Best” is selected on the test set, and so "
+    "optimistic."
 )
-_FEW_EVALUATIONS = "With so few evaluations, the last five cover much of the training."
+_BY_CLASS_MEAN = (
+    "The classes of the test set have different sizes, so methods are compared by the mean over classes, at the last "
+    "evaluation."
+)
+_FEW_EVALUATIONS = "With so few evaluations ({} of each run), the last five cover much of the training."
 _INTERVAL = (
-    "The interval is a two-sided 95% Student t interval for the mean difference over paired seeds: if the seeds were "
-    "drawn again many times, about 95 of 100 such intervals would contain the true mean difference. Each "
-    "interval is for one comparison: among many, some exclude 0 by chance."
+    "Intervals are two-sided 95% Student t intervals of paired differences, {}, each for one comparison (fedjax-bal "
+    "guide reading_results)."
 )
-_SEEDS_ALONE = "It covers variation between seeds only, not between partitions or data sets."
-_PARTITIONS = "Each seed has its own partition, so it covers the draw of the partition, but not other data sets."
-_CROSSED = (
-    "The seeds on one partition are averaged first, so it covers the draw of the partition, but not other seeds or "
-    "data sets."
-)
+_SEEDS_ALONE = "between seeds only, on one partition"
+_PARTITIONS = "between seeds with their own partitions"
+_CROSSED = "between partitions, whose seeds are averaged first"
+_SMALLEST_TOLD = 0.01  # the smallest difference for which a report estimates the number of seeds
+_MOST_SEEDS = 1000
 
 _STATES = (
     "Accuracies of an unfinished run are those of its evaluated rounds. A run stops early when its metric on "
@@ -89,9 +98,10 @@ class MethodComparison(NamedTuple):
 
     @property
     def verdicts(self) -> list[str]:
-        """The conclusion for each group of several methods, or for all methods."""
+        """The conclusion and remarks on it; of several groups, the conclusion for each one with several methods."""
         if len(self.groups) < 2:
-            return [verdict(self.groups[0] if self.groups else [])]
+            methods = self.groups[0] if self.groups else []
+            return [verdict(methods), *remarks(methods)]
         return [f"On the data of {group[0].method}: {verdict(group)}" for group in self.groups if len(group) > 1]
 
     @property
@@ -113,7 +123,8 @@ class MethodComparison(NamedTuple):
 def compare_runs(runs: ReportedRuns) -> MethodComparison:
     """Compares the methods of runs, each with those on the same data."""
     shared = _by_data(runs)
-    groups = [summarise(group) for group in shared]
+    by_class_mean = is_imbalanced(runs.record.summary["runs"])
+    groups = [summarise(group, by_class_mean=by_class_mean) for group in shared]
     of_data = lambda key: _is_of_data(_without_method(key))
     keys = [key for key, _ in differences(runs.configs) if of_data(key)]
     if not keys:  # the methods of one folder differ
@@ -176,9 +187,10 @@ def _by_data(runs: ReportedRuns) -> list[list[dict[str, Any]]]:
     return list(shared.values())
 
 
-def summarise(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
-    """Compares methods of runs that share their data with the first method; shortens names to fit a table."""
-    return [summary._replace(method=printable(summary.method)) for summary in compare(runs)]
+def summarise(runs: Sequence[Mapping[str, Any]], *, by_class_mean: bool | None = None) -> list[MethodSummary]:
+    """Compares methods of runs as `compare` does; shortens names to fit a table."""
+    compared = compare(runs, by_class_mean=by_class_mean)
+    return [summary._replace(method=printable(summary.method)) for summary in compared]
 
 
 def comparison_table(
@@ -186,7 +198,9 @@ def comparison_table(
 ) -> Table:
     """Builds the table of methods, with the best one of each group highlighted.
 
-    Accuracies are in percent, differences in percentage points, traffic in MB of 10^6 bytes.
+    The first column is the accuracy by which methods are compared, the second its difference from the first method.
+    With several differences, a star marks the significant ones, and a column has their p-values (both after Holm's
+    correction). Accuracies are in percent, differences in percentage points, traffic in MB of 10^6 bytes.
 
     Args:
         groups: summaries from `compare`; each group shares its data, and is compared with its first method.
@@ -195,18 +209,25 @@ def comparison_table(
         condition: distinguishes this table from others on the page.
     """
     methods = list(chain.from_iterable(groups))
-    best = {place for place, method in enumerate(methods) for group in groups if method is leader(group)}
+    leaders = [leader(group) for group in groups]
+    best = {place for place, method in enumerate(methods) if any(method is top for top in leaders)}
     columns: dict[str, Sequence[str]] = {"Method": [method.method for method in methods]}
-    short: dict[str, str | None] = {"Method": "method", AVERAGED: f"last {MOST_AVERAGED}", "Final, %": "final"}
-    columns[AVERAGED] = [SHARE.show(method.last5) + _some(method.finished, method.seeds) for method in methods]
+    short: dict[str, str | None] = {"Method": "method", AVERAGED: f"last {MOST_AVERAGED}", CLASS_MEAN: "class mean"}
+    short |= {P_HOLM: None, "Worst class, %": "worst", "Final, %": "final", "Best, %": None, "Evaluations": None}
+    short |= {"Traffic, MB": "MB", "Seeds": "seeds"}
+    by_class_mean = any(method.by_class_mean for method in methods)
+    lead = CLASS_MEAN if by_class_mean else AVERAGED
+    columns[lead] = [SHARE.show(method.headline) + _some(method.finished, method.seeds) for method in methods]
     if any(method.difference for method in methods):
         first = methods[0].method if len(groups) == 1 else "the first method on the same data"
         heading = f"Difference from {first}, points [95% interval]"
         named = len(groups) == 1 and len(first) <= _LONGEST_IN_HEADING
         short[heading] = f"vs {first if named else 'first'} [95%]"
-        columns[heading] = [points(method.difference) for method in methods]
-    if _imbalanced(methods):
-        columns["Mean over classes, %"] = [SHARE.show(method.class_mean) for method in methods]
+        corrected = _are_corrected(groups)
+        columns[heading] = [points(method.difference, star=corrected) for method in methods]
+        columns[P_HOLM] = [p_value(method.difference) if corrected else NOTHING for method in methods]
+    if by_class_mean:
+        columns[AVERAGED] = [SHARE.show(method.last5) for method in methods]
     columns["Worst class, %"] = [SHARE.show(method.worst_class) for method in methods]
     columns["Final, %"] = [SHARE.show(method.final) for method in methods]
     columns["Best, %"] = [SHARE.show(method.best) for method in methods]
@@ -229,14 +250,14 @@ def comparison_table(
         ]
         short |= {rounds: f"to {100 * target:g}%", traffic: None}
     columns["Traffic, MB"] = [megabytes(method.traffic_bytes) for method in methods]
-    if _few_evaluations(methods):
+    if _few_evaluations(methods) and " to " in _count_evaluations(methods):
         columns["Evaluations"] = [" to ".join(map(str, sorted({*method.evaluations}))) for method in methods]
     columns["Seeds"] = [str(method.seeds) for method in methods]
-    short |= {"Best, %": None, "Worst class, %": "worst", "Mean over classes, %": "class mean", "Seeds": "seeds"}
-    short |= {"Traffic, MB": "MB", "Evaluations": None}
     columns = {heading: cells for heading, cells in columns.items() if {*cells} != {NOTHING}}
     title = f"Comparison of methods: {printable(condition)}" if condition else "Comparison of methods"
     optional = ["Traffic, MB", "Seeds", "KL", "Final, %", *(name for name in columns if name.startswith("Rounds to "))]
+    if by_class_mean:
+        optional.append(AVERAGED)
     return Table(title, list(columns), list(zip(*columns.values(), strict=True)), note, best, short, optional)
 
 
@@ -250,86 +271,121 @@ def _balances_classes(methods: Sequence[MethodSummary]) -> bool:
     return known and any(method.balances_classes for method in methods)
 
 
-def _imbalanced(methods: Sequence[MethodSummary]) -> bool:
-    """Whether accuracy and its mean over classes differ by half a point, as on an imbalanced test set."""
-    means = [(method.class_mean.mean, method.final.mean) for method in methods]
-    return any(mean is not None and final is not None and abs(mean - final) >= 0.005 for mean, final in means)
+def _are_corrected(groups: Sequence[Sequence[MethodSummary]]) -> bool:
+    """Whether there is a group with several differences that have a p-value."""
+    return any(sum(bool(method.difference and method.difference.p is not None) for method in g) > 1 for g in groups)
 
 
 def _few_evaluations(methods: Sequence[MethodSummary]) -> bool:
     return any(method.evaluations[0] < MANY_EVALUATIONS for method in methods if method.last5.mean is not None)
 
 
+def _count_evaluations(methods: Sequence[MethodSummary]) -> str:
+    counts = [count for method in methods if method.last5.mean is not None for count in method.evaluations]
+    return str(counts[0]) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+
+
 def notes(groups: Sequence[Sequence[MethodSummary]]) -> str:
     """Selects the sentences on the numbers that a table contains."""
     methods = list(chain.from_iterable(groups))
-    draws = [[draw for draw in method.last5_of_seeds if isinstance(draw, SeededDraw)] for method in methods]
-    counts = [(len({draw.partition for draw in of_method}), len(of_method)) for of_method in draws]
-    partitions = any(count > 1 for count, _ in counts)
-    crossed = partitions and any(runs > count for count, runs in counts)
     said = [KL] if _balances_classes(methods) else []
+    if any(method.by_class_mean for method in methods):
+        said.append(_BY_CLASS_MEAN)
     if any(method.final.std is not None for method in methods):
         said.append(_DEVIATION)
     said.append(_ACCURACIES)
     if _few_evaluations(methods):
-        said.append(_FEW_EVALUATIONS)
+        said.append(_FEW_EVALUATIONS.format(_count_evaluations(methods)))
     if any(method.difference and method.difference.low is not None for method in methods):
-        said += [_INTERVAL, _CROSSED if crossed else _PARTITIONS if partitions else _SEEDS_ALONE]
+        said.append(_INTERVAL.format(_variation(methods)))
+    if _are_corrected(groups):
+        said.append(STAR)
     return " ".join(said)
+
+
+def _variation(methods: Sequence[MethodSummary]) -> str:
+    """Names the variation that intervals cover."""
+    draws = [[draw for draw in method.last5_of_seeds if isinstance(draw, SeededDraw)] for method in methods]
+    counts = [(len({draw.partition for draw in of_method}), len(of_method)) for of_method in draws]
+    if not any(partitions > 1 for partitions, _ in counts):
+        return _SEEDS_ALONE
+    return _CROSSED if any(runs > partitions for partitions, runs in counts) else _PARTITIONS
 
 
 def ranked(methods: Sequence[MethodSummary]) -> list[MethodSummary]:
     """Sorts the methods that have an accuracy, highest mean first."""
-    return sorted((s for s in methods if s.last5.mean is not None), key=lambda s: -(s.last5.mean or 0.0))
+    return sorted((s for s in methods if s.headline.mean is not None), key=lambda s: -(s.headline.mean or 0.0))
 
 
 def tied(methods: Sequence[MethodSummary]) -> bool:
     """Returns whether all methods have the same accuracy, to the precision shown."""
-    shown = [f"{100 * method.last5.mean:.1f}" for method in methods if method.last5.mean is not None]
+    shown = [f"{100 * method.headline.mean:.1f}" for method in methods if method.headline.mean is not None]
     return len(shown) > 1 and len(set(shown)) == 1
 
 
 def leader(methods: Sequence[MethodSummary]) -> MethodSummary | None:
-    """Returns the method that leads every other one with a 95% interval that excludes 0; None if there is none."""
+    """Returns the method whose leads over all others are significant, with Holm's correction; None without one."""
     in_order = ranked(methods)
     return in_order[0] if len(in_order) > 1 and not tied(in_order) and _rival(in_order) is None else None
 
 
 def _rival(in_order: Sequence[MethodSummary]) -> tuple[MethodSummary, Difference] | None:
-    """Returns the best method that the first may not lead, and the difference from it; None if there is none."""
-    pairs = ((other, paired_difference(in_order[0].last5_of_seeds, other.last5_of_seeds)) for other in in_order[1:])
-    return next(((other, lead) for other, lead in pairs if lead.low is None or lead.low <= 0), None)
+    """Returns the best method that the first doesn't lead significantly, and the difference from it; or None."""
+    best, *others = in_order
+    leads = apply_holm([paired_difference(best.headline_of_seeds, other.headline_of_seeds) for other in others])
+    for other, lead in zip(others, leads, strict=True):
+        if not lead.significant or (lead.low or 0.0) <= 0:  # of the common seeds, another may be the best
+            return other, lead
+    return None
 
 
 def verdict(methods: Sequence[MethodSummary]) -> str:
-    """Names the method with the highest accuracy, and whether its lead may be chance.
-
-    Accuracy on an imbalanced test set hides rare classes, so if another method has the highest mean over classes, a
-    further sentence says so.
-    """
+    """Names the method with the highest accuracy, and whether its lead may be chance."""
     in_order = ranked(methods)
     if not in_order:
         return "No run has an accuracy yet."
     best = in_order[0]
-    accuracy = f"{SHARE.show(best.last5)}%"
-    rival = None if tied(in_order) else _rival(in_order)
+    accuracy = "mean accuracy over classes" if best.by_class_mean else "accuracy"
+    value = f"{SHARE.show(best.headline)}%"
     if len(in_order) == 1:
-        said = f"{best.method} reaches an accuracy of {accuracy}."
-    elif tied(in_order):
-        said = f"All methods with an accuracy have the same mean, {100 * (best.last5.mean or 0.0):.1f}%."
-    elif rival is None:
-        said = f"{best.method} has the highest accuracy, {accuracy}: the 95% intervals of all its leads exclude 0."
-    elif rival[1].low is None:
-        said = f"{best.method} has the highest accuracy, {accuracy}; with fewer than two paired seeds it may be chance."
+        return f"{best.method} reaches {'a' if best.by_class_mean else 'an'} {accuracy} of {value}."
+    if tied(in_order):
+        return f"All methods with a result have the same {accuracy}, {100 * (best.headline.mean or 0.0):.1f}%."
+    rival = _rival(in_order)
+    leads = f"{best.method} has the highest {accuracy}, {value}"
+    holm = f" with Holm's correction for {len(in_order) - 1} comparisons" if len(in_order) > 2 else ""
+    if rival is None:
+        return f"{leads}: {'all its leads are' if holm else 'its lead is'} significant at 5%{holm}."
+    other, lead = rival
+    if lead.low is None:
+        return f"{leads}; with fewer than two paired seeds it may be chance."
+    if lead.low <= 0:
+        doubt = f"the 95% interval of its lead over {other.method}, {SHARE.show(other.headline)}%, includes 0"
     else:
-        other = rival[0]
-        said = (
-            f"No clear winner: {best.method} has the highest accuracy, {accuracy}, but the 95% interval of its lead "
-            f"over {other.method}, {SHARE.show(other.last5)}%, includes 0."
-        )
-    top = max(in_order, key=lambda method: method.class_mean.mean or 0.0)
-    if top is not best and _imbalanced(in_order):
-        said += f" On this imbalanced test set, {top.method} has the highest mean over classes."
+        doubt = f"its lead over {other.method}, {SHARE.show(other.headline)}%, isn't significant at 5%{holm}"
+    return f"No clear winner: {leads}, but {doubt}."
+
+
+def remarks(methods: Sequence[MethodSummary]) -> list[str]:
+    """Adds to the verdict the highest ordinary accuracy on an imbalanced test set, and how many seeds would decide."""
+    in_order = ranked(methods)
+    said = []
+    if in_order and in_order[0].by_class_mean:
+        top = max(in_order, key=lambda method: method.last5.mean or 0.0)
+        accuracy = f"{top.method} has {'the highest' if len(in_order) > 1 else 'an'} accuracy"
+        said.append(f"The test set is imbalanced: over all its rows, {accuracy} of {SHARE.show(top.last5)}%.")
+    rival = _rival(in_order) if len(in_order) > 1 and not tied(in_order) else None
+    if rival and rival[1].std:
+        other, lead = rival
+        difference = max(abs(lead.mean or 0.0), _SMALLEST_TOLD)
+        needed = seeds_needed(lead.std or 0.0, difference, level=SIGNIFICANCE / (len(in_order) - 1))
+        count = f"more than {_MOST_SEEDS:,}" if needed > _MOST_SEEDS else f"about {needed}"
+        pairs = "partitions" if _variation(methods) == _CROSSED else "seeds"
+        if needed > lead.pairs:
+            said.append(
+                f"With the spread so far, {count} {pairs} would show a difference of {100 * difference:.1f} points "
+                f"between {in_order[0].method} and {other.method} (with a power of 80%)."
+            )
     return said
 
 
@@ -496,8 +552,8 @@ def statistics(
     """Yields the statistics of runs that share their data: one row per method and metric.
 
     A row has n, mean, standard deviation, the mean's 95% interval, the paired difference from the first method with its
-    interval, and the number in `published` (by method and metric) with the difference from it. A run's seed may be a
-    `SeededDraw`.
+    interval and p-value, before and after Holm's correction for the differences of this metric, and the number in
+    `published` (by method and metric) with the difference from it. A run's seed may be a `SeededDraw`.
     """
     methods = list(dict.fromkeys(run["method"] for run in runs))
     for name in (metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT):
@@ -505,17 +561,21 @@ def statistics(
         for run in runs:
             if run.get(name) is not None:
                 by_seed[run["method"]][run["seed"]] = run[name]
-        for method in methods if any(by_seed.values()) else ():
-            mean = spread_of_draws(by_seed[method])
+        if not any(by_seed.values()):
+            continue
+        first, *others = by_seed.values()
+        differences = [None, *apply_holm([paired_difference(values, first) for values in others])]
+        for (method, values), difference in zip(by_seed.items(), differences, strict=True):
+            mean = spread_of_draws(values)
             low, high = mean_interval(mean)
-            keys = ("difference", "difference_low", "difference_high", "pairs")
-            first = method == methods[0]
-            difference = (None,) * 4 if first else paired_difference(by_seed[method], by_seed[methods[0]])
             theirs = published.get((method, name))
             yield {
                 "method": method, "metric": name,
                 "n": mean.seeds, "mean": mean.mean, "deviation": mean.std, "low": low, "high": high,
-                **dict(zip(keys, difference, strict=True)),
+                "difference": difference and difference.mean,
+                "difference_low": difference and difference.low, "difference_high": difference and difference.high,
+                "pairs": difference and difference.pairs,
+                "p": difference and difference.p, "p_holm": difference and difference.p_holm,
                 "published": theirs,
                 "from_published": None if theirs is None or mean.mean is None else mean.mean - theirs,
             }  # fmt: skip

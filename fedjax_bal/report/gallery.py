@@ -16,6 +16,7 @@ from fedjax_bal.metrics import (
     cumulate,
     curve,
     evenly_spaced,
+    is_imbalanced,
     pooled_confusion,
     predicted_shares,
     ranked_clients,
@@ -47,6 +48,8 @@ _COSTS = (
 )  # fmt: skip
 _REACHED = "Only runs that reached the target count."
 _ALONG = (  # name, metric, title, y-axis, factor, caption
+    ("class-mean", "balanced_accuracy", "Mean over classes", "mean over classes, %", 100.0,
+     "Mean over classes of the accuracy in each, by which methods are compared on an imbalanced test set."),
     ("mean-accuracy", sweeps.LEAD, "Accuracy", AVERAGED, 100.0, "Mean over seeds."),
     ("worst-class", "worst_class_accuracy", "Worst class", "worst class, %", 100.0,
      "Accuracy in the class where it is lowest."),
@@ -138,6 +141,12 @@ def _over_rounds(runs: ReportedRuns, methods: Sequence[str], panels: Sequence[pl
         return
     about = _about(panels, bands=any(line.low is not None for line in accuracies.values()))
     target = summary["target_accuracy"] and 100 * summary["target_accuracy"]
+    class_means = {method: curve(lines, method, "balanced_accuracy") for method in accuracies}
+    if is_imbalanced(summary["runs"]) and any(len(line.rounds) for line in class_means.values()):
+        series = {method: plots.percent(line) for method, line in class_means.items() if len(line.rounds)}
+        text = _caption("Mean over classes of the accuracy in each, by round, mean over seeds.", _CLIMB, about)
+        figure = plots.curves(plots.with_series(panels, series), "round", "mean over classes, %", late=True)
+        yield "class-mean", "Mean over classes by round", text, figure
     series = {method: plots.percent(line) for method, line in accuracies.items()}
     text = _caption("Test accuracy by round, mean over seeds; higher and further left is better.", _CLIMB, about)
     figure = plots.curves(plots.with_series(panels, series), "round", "test accuracy, %", target=target, late=True)
@@ -442,6 +451,8 @@ def _along_axis(results: sweeps.Results, axis: int) -> Iterator[plots.Drawn]:
         some,
     )
     for file, column, title, vertical, factor, text in _ALONG:
+        if column == "balanced_accuracy" and not results.by_class_mean:
+            continue
         by_condition = []
         for condition in kept:
             lines = {method: sweeps.along(results, axis, method, column, condition) for method in results.methods}

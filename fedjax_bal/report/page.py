@@ -29,7 +29,7 @@ _MOST_OPEN = 6  # tables of conditions that are shown; further ones are folded
 _MOST_LINES = 20
 _LONGEST_LINE = 1000
 _MOST_DIFFERENCES = 60
-_CURVES = ("accuracy", "traffic", "mean-accuracy", "worst-class")
+_CURVES = ("class-mean", "accuracy", "traffic", "mean-accuracy", "worst-class")
 PHOTOS = "pictures"
 """The start of the names of figures that show images: their shades are never inverted."""
 _UNFINISHED = "This run is not finished, so its results are provisional."

@@ -13,20 +13,32 @@ import numpy as np
 from fedjax_bal.config import nearest_choices
 from fedjax_bal.files import write_atomically
 from fedjax_bal.lab import FolderError, SweepFolder, writing
-from fedjax_bal.metrics import METRICS, NOTHING, SHARE, TEXT, Metric, paired_difference, spread_of_draws
+from fedjax_bal.metrics import METRICS, NOTHING, SHARE, TEXT, Metric, apply_holm, paired_difference, spread_of_draws
 from fedjax_bal.report import sweep_results as sweeps
-from fedjax_bal.report.comparison import AVERAGED, compare_runs
-from fedjax_bal.report.reading import NO_NAMES, ReportedRuns, check_names, read_runs
-from fedjax_bal.report.tables import BOOKTABS, Latex, Table, encoded, plural, printable, to_latex
+from fedjax_bal.report.comparison import compare_runs
+from fedjax_bal.report.reading import NO_NAMES, ReportedRuns, check_names, labels_of, read_runs
+from fedjax_bal.report.tables import BOOKTABS, Latex, Table, encoded, plural, points, printable, to_latex
+from fedjax_bal.validate import is_number
 
 # Matplotlib is imported late, with the gallery: importing it takes longer than most commands run.
 
 _DOTS_PER_INCH = 300
 _BOLD = "Bold: the best mean of runs on the same data."
-_UNDERLINED = "Underlined: not clearly different from it (the paired 95\\% interval includes 0)."
+_UNDERLINED = "Underlined: not significantly different from it (5\\%, paired t test, Holm's correction)."
+_DIFFERENCES = "Differences from {}: paired by seed, with 95% intervals{}."
+_STAR = "; * p < 0.05 with Holm's correction"
 _TUNED_ON_VALIDATION = "Each method has its best setting, selected by accuracy on the validation rows."
 _TUNED_ON_TEST = "Each method has its best setting, selected by accuracy on the test rows."
 
+_PRINTED = {
+    "accuracy": "final_accuracy",
+    "class mean": "balanced_accuracy",
+    "f1": "macro_f1",
+    "worst": "worst_class_accuracy",
+    "mb": "traffic_bytes",
+    "to target": "rounds_to_target",
+}
+"""Names of metrics in the terminal's table, and what users call them."""
 RunGroup = Sequence[Mapping[str, Any]]
 """Runs that share their data."""
 
@@ -116,19 +128,25 @@ def _noting_warnings(note: Callable[[str], object]) -> Iterator[None]:
 
 
 def write_table(
-    folders: Sequence[Path], metrics: Sequence[str], *, bold: bool = False, names: Mapping[str, str] = NO_NAMES
+    folders: Sequence[Path],
+    metrics: Sequence[str],
+    *,
+    bold: bool = False,
+    names: Mapping[str, str] = NO_NAMES,
+    against: str | None = None,
 ) -> Path:
     """Writes `table.tex` into the first folder: chosen metrics of a run, a sweep, or a comparison of runs, for a paper.
 
     Args:
         folders: the folder of the run or sweep, or those of the runs.
-        metrics: names of metrics of whole runs; `_accuracy` and `_bytes` may be left out.
+        metrics: names of metrics, as in `find_metrics`.
         bold: prints in bold the best mean of each column, and underlines those that don't clearly differ from it.
         names: as in `read_runs`.
+        against: a method, with each metric's difference from it beside the metric.
 
     Raises:
         FolderError: a folder can't be read, the folders can't be compared, or the file can't be written.
-        ValueError: a metric or a method's name is unknown.
+        ValueError: a metric or a method's name is unknown, or no run has a metric of evaluated rounds.
     """
     chosen = find_metrics(metrics)
     read = _read(folders, names)
@@ -136,20 +154,76 @@ def write_table(
     if isinstance(read, ReportedRuns):
         name = "Comparison of runs" if read.joined else read.record.summary["name"]
         conditions = [("", compare_runs(read).runs)]
+        labels = {key: label for config in read.configs.values() for key, label in labels_of(config).items()}
+        summary = read.record.summary
     else:
         name = read.name
         conditions = [
             (sweeps.name_condition(read, here), [sweeps.best_runs(read, here)]) for here in sweeps.list_conditions(read)
         ]
+        labels = read.labels
+        summary = {} if read.condition_axes else read.summary
         if read.tuned:
             remark = _TUNED_ON_VALIDATION if read.selection_metric == sweeps.VALIDATION else _TUNED_ON_TEST
-    if not any(runs for _, groups in conditions for runs in groups):
+    every = [run for _, groups in conditions for runs in groups for run in runs]
+    if not every:
         raise FolderError(f"{folders[0]}: no run has been evaluated yet, so there is no table")
+    if against is not None:
+        methods = {run["method"] for run in every}
+        if against not in methods and labels.get(against) not in methods:
+            raise ValueError(f"--against: received {against!r:.80}; {nearest_choices(against, methods)}")
+        against = against if against in methods else labels[against]
+    of_rounds = [metric for metric in chosen if metric.of_round and any(run.get(metric.name) is None for run in every)]
+    if of_rounds:
+        lines = read.record.lines if isinstance(read, ReportedRuns) else _lines(read, folders[0])
+        conditions = [
+            (here, [_with_last_evaluation(runs, lines, of_rounds) for runs in groups]) for here, groups in conditions
+        ]
+        every = [run for _, groups in conditions for runs in groups for run in runs]
+    for metric in of_rounds:
+        if not any(is_number(run[metric.name]) for run in every):
+            raise ValueError(f"--table: received {metric.name!r}; no run has a number for it at its last evaluation")
     file = folders[0] / "table.tex"
-    text = paper_table(conditions, chosen, bold=bold, name=name, remark=remark)
+    text = paper_table(
+        conditions, chosen, bold=bold, name=name, data=_describe_data(summary), remark=remark, against=against
+    )
     with writing(file, "make the folder writable"):
         write_atomically(file, encoded(text))
     return file
+
+
+def _describe_data(summary: Mapping[str, Any]) -> str:
+    """Counts training rows, classes and clients; empty if they are unknown or differ between methods."""
+    parts = summary.get("partitions", ())
+    counts = {(sum(part["samples"]), part["clients"]) for part in parts if part.get("samples")}
+    if len(counts) != 1:
+        return ""
+    ((rows, clients),) = counts
+    return f"{rows:,} training rows of {len(summary['class_names'])} classes on {plural(clients, 'client')}"
+
+
+def _lines(results: sweeps.Results, folder: Path) -> list[dict[str, Any]]:
+    """Reads the metrics of a sweep's evaluated rounds, with the methods' names in reports."""
+    lines = sweeps.sweep_curves(results, SweepFolder(folder))
+    return [{**line, "method": results.labels.get(line["method"], line["method"])} for line in lines]
+
+
+def _with_last_evaluation(
+    runs: RunGroup, lines: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]
+) -> list[dict[str, Any]]:
+    """Adds metrics of evaluated rounds that runs lack, their values at the last evaluation, unless a run has failed."""
+    ordered = sorted(lines, key=lambda line: line["round"])
+    last = {(line.get("point"), line["method"], line["seed"]): line for line in ordered}
+    filled = []
+    for run in runs:
+        seed = run["seed"]
+        while isinstance(seed, tuple):  # a `SeededDraw` ends with the run's seed
+            seed = seed[-1]
+        ended = run.get("status", "done") == "done" and not run.get("failure")
+        line = last.get((run.get("point"), run["method"], seed), {}) if ended else {}
+        known = {metric.name: run.get(metric.name) for metric in metrics}
+        filled.append({**run, **{name: line.get(name) if value is None else value for name, value in known.items()}})
+    return filled
 
 
 def _read(folders: Sequence[Path], names: Mapping[str, str]) -> ReportedRuns | sweeps.Results:
@@ -161,21 +235,30 @@ def _read(folders: Sequence[Path], names: Mapping[str, str]) -> ReportedRuns | s
 
 
 def find_metrics(names: Sequence[str]) -> list[Metric]:
-    """Finds metrics of whole runs; `_accuracy` and `_bytes` may be left out of a name.
+    """Finds metrics by their names, with or without `_accuracy` and `_bytes`, or by their headings in tables.
 
     Raises:
         ValueError: a name is unknown.
 
     Example:
-        >>> [metric.name for metric in find_metrics(["final", "rounds_to_target"])]
-        ['final_accuracy', 'rounds_to_target']
+        >>> [metric.name for metric in find_metrics(["final", "macro f1", "Mean of last 5", "class mean"])]
+        ['final_accuracy', 'macro_f1', 'last5_accuracy', 'balanced_accuracy']
     """
-    of_run = {name: metric for name, metric in METRICS.items() if metric.of_run and metric.unit is not TEXT}
-    short = {re.sub("_(accuracy|bytes)$", "", name): metric for name, metric in of_run.items()}
+
+    def plain(text: str) -> str:
+        with_target = re.sub(r"\bto [\d.]+ ?%", "to target", text.lower().replace("_", " "))
+        return " ".join(re.findall(r"[^\W\d]+|\d+", with_target))
+
+    known = {name: metric for name, metric in METRICS.items() if metric.unit is not TEXT}
+    short = {re.sub("_(accuracy|bytes)$", "", name): metric for name, metric in known.items()}
+    headings = {metric.column.heading: metric for metric in known.values() if metric.column}
+    printed = {name: known[of] for name, of in _PRINTED.items()}
+    by_name = {plain(name): metric for name, metric in {**headings, **short, **known, **printed}.items()}
     for name in names:
-        if name not in {*of_run, *short}:
-            raise ValueError(f"--table: received {name!r:.80}; {nearest_choices(name, short, kind='metrics')}")
-    return [of_run.get(name) or short[name] for name in names]
+        if plain(name) not in by_name:
+            also = {text: metric.name for text, metric in {**headings, **printed}.items()}
+            raise ValueError(f"--table: received {name!r:.80}; {nearest_choices(name, short, also, kind='metrics')}")
+    return [by_name[plain(name)] for name in names]
 
 
 def paper_table(
@@ -184,7 +267,9 @@ def paper_table(
     *,
     bold: bool,
     name: str,
+    data: str = "",
     remark: str = "",
+    against: str | None = None,
 ) -> str:
     r"""Formats a table with a row for each method and, under each condition, a column for each metric.
 
@@ -194,44 +279,61 @@ def paper_table(
         bold: prints in bold, in each column and group, the best mean, and underlines those that don't clearly differ
             from it.
         name: the results' name, with which the caption starts.
+        data: what the caption says about the data.
         remark: the end of the caption.
+        against: the method from which each metric has a column of differences; None for none.
     """
     runs = [run for _, groups in conditions for group in groups for run in group]
     methods = list(dict.fromkeys(run["method"] for run in runs))
+    headings = ["Method"]
+    above = [""]
     columns = []
-    for _, groups in conditions:
+    for condition, groups in conditions:
         for metric in metrics:
+            headings.append(_heading(metric))
             columns.append({})
             for group in groups:
                 columns[-1] |= _cells(group, metric, bold=bold)
-    headings = [_heading(metric) for metric in metrics] * len(conditions)
-    above = ["", *(condition for condition, _ in conditions for _ in metrics)] if len(conditions) > 1 else []
+            if against is not None:
+                unit = "points" if metric.unit is SHARE else metric.unit.symbol
+                headings.append(f"vs {printable(against)}" + f" ({unit})" * bool(unit))
+                columns.append({})
+                for group in groups:
+                    columns[-1] |= _differences(group, metric, against)
+        above += [condition] * (len(headings) - len(above))
     rows = [[printable(method), *(column.get(method, NOTHING) for column in columns)] for method in methods]
 
     seeds = Counter((place, run["method"]) for place, (_, groups) in enumerate(conditions) for g in groups for run in g)
     least, most = min(seeds.values()), max(seeds.values())
     counted = plural(most, "seed") if least == most else f"{least} to {most} seeds"
-    caption = [to_latex(f"{printable(name)}: mean ± standard deviation over {counted}.")]
+    caption = [f"{printable(name)}: mean ± standard deviation over {counted}" + f"; {data}" * bool(data) + "."]
+    if against is not None and most > 1:
+        caption.append(_DIFFERENCES.format(printable(against), _STAR * (len(methods) > 2)))
+    caption = [to_latex(text) for text in caption]
     if bold:
         caption += [_BOLD, _UNDERLINED] if most > 1 else [_BOLD]
     caption.append(to_latex(remark))
-    table = Table(printable(name), ["Method", *headings], rows)
-    return BOOKTABS + table.latex(Latex(" ".join(caption).strip()), above)
+    table = Table(printable(name), headings, rows)
+    return BOOKTABS + table.latex(Latex(" ".join(caption).strip()), above if len(conditions) > 1 else ())
 
 
 def _heading(metric: Metric) -> str:
-    if metric.name == "last5_accuracy":
-        return AVERAGED.replace(", %", " (%)")
     heading = metric.column.heading if metric.column else metric.name.replace("_", " ").capitalize()
     return f"{heading} ({metric.unit.symbol})" if metric.unit.symbol else heading
 
 
-def _cells(runs: RunGroup, metric: Metric, *, bold: bool) -> dict[str, str]:
-    """Formats a metric of each method of runs that share their data."""
+def _by_seed(runs: RunGroup, metric: Metric) -> dict[str, dict[Any, float]]:
+    """Returns the known values of a metric by method and seed."""
     by_seed: dict[str, dict[Any, float]] = {run["method"]: {} for run in runs}
     for run in runs:
-        if run.get(metric.name) is not None:
+        if is_number(run.get(metric.name)):
             by_seed[run["method"]][run["seed"]] = run[metric.name]
+    return by_seed
+
+
+def _cells(runs: RunGroup, metric: Metric, *, bold: bool) -> dict[str, str]:
+    """Formats a metric of each method of runs that share their data."""
+    by_seed = _by_seed(runs, metric)
     best, close = _best_and_close(by_seed, highest=metric.unit is SHARE) if bold else (set(), set())
     cells = {}
     for method, values in by_seed.items():
@@ -243,8 +345,19 @@ def _cells(runs: RunGroup, metric: Metric, *, bold: bool) -> dict[str, str]:
     return cells
 
 
+def _differences(runs: RunGroup, metric: Metric, against: str) -> dict[str, str]:
+    """Formats the difference of each other method from one; empty if it isn't among the runs."""
+    by_seed = _by_seed(runs, metric)
+    baseline = by_seed.pop(against, None)
+    if baseline is None:
+        return {}
+    differences = apply_holm([paired_difference(values, baseline) for values in by_seed.values()])
+    star = len(differences) > 1
+    return {method: points(value, metric.unit, star=star) for method, value in zip(by_seed, differences, strict=True)}
+
+
 def _best_and_close(by_seed: Mapping[str, Mapping[Any, float]], *, highest: bool) -> tuple[set[str], set[str]]:
-    """Returns the methods with the best mean, and the others whose paired difference from it may be 0.
+    """Returns the methods with the best mean, and the others that don't differ from it significantly.
 
     A method that lacks runs, such as those that reach the target, isn't comparable with the others.
     """
@@ -253,10 +366,7 @@ def _best_and_close(by_seed: Mapping[str, Mapping[Any, float]], *, highest: bool
     means = {method: spread_of_draws(values).mean or 0.0 for method, values in known.items()}
     top = (max if highest else min)(means.values(), default=None)
     best = {method for method, mean in means.items() if mean == top}
-    leads = {method: paired_difference(known[min(best)], known[method]) for method in known if method not in best}
-    close = {
-        method
-        for method, lead in leads.items()
-        if lead.low is not None and lead.high is not None and lead.low <= 0 <= lead.high
-    }
+    others = [method for method in known if method not in best]
+    leads = apply_holm([paired_difference(known[min(best)], known[method]) for method in others])
+    close = {method for method, lead in zip(others, leads, strict=True) if lead.p is not None and not lead.significant}
     return best, close

@@ -7,7 +7,17 @@ from typing import Any
 from fedjax_bal.lab import SweepFolder, as_csv, writing
 from fedjax_bal.metrics import NOTHING, SHARE, Spread, paired_difference
 from fedjax_bal.report import sweep_results as sweeps
-from fedjax_bal.report.comparison import AVERAGED, comparison_table, leader, notes, ranked, statistics, verdict
+from fedjax_bal.report.comparison import (
+    AVERAGED,
+    CLASS_MEAN,
+    comparison_table,
+    leader,
+    notes,
+    ranked,
+    remarks,
+    statistics,
+    verdict,
+)
 from fedjax_bal.report.page import Page, Picture, device_and_versions, reproduction, setting_of_sheet
 from fedjax_bal.report.published import PaperComparison, paper_comparison_of_sweep
 from fedjax_bal.report.tables import Table, encoded, join_some, plural, points, printable, three_digits
@@ -22,7 +32,10 @@ _UNFINISHED = "This sweep is not finished: {} of its {} runs are in the table."
 _AT_EDGE = "* marks a best value at the edge of the sweep; consider extending it."
 _ON_VALIDATION = "Settings were selected by accuracy on the validation rows."
 _ON_TEST = "Settings were selected on the test set, so all of these accuracies are optimistic."
-_LEADERS = "Bold: the 95% intervals of all its leads exclude 0. Lead: over the method with the next highest accuracy."
+_LEADERS = (
+    "Bold: all its leads are significant at 5%, with Holm's correction. Lead: over the method with the next highest "
+    "accuracy."
+)
 
 
 def write_sweep_page(folder: Path) -> Path:
@@ -88,8 +101,11 @@ def page_of_sweep(results: sweeps.Results, pictures: Sequence[Picture] = ()) -> 
 
 
 def verdicts(results: sweeps.Results) -> list[str]:
-    """The conclusion of a sweep without conditions; a sweep over conditions has a table instead."""
-    return [] if results.condition_axes else [verdict(sweeps.summarise_condition(results, {}))]
+    """The conclusion of a sweep without conditions, and remarks; a sweep over conditions has a table instead."""
+    if results.condition_axes:
+        return []
+    methods = sweeps.summarise_condition(results, {})
+    return [verdict(methods), *remarks(methods)]
 
 
 def comparisons(results: sweeps.Results) -> list[Table]:
@@ -110,15 +126,17 @@ def leaders(results: sweeps.Results) -> list[Table]:
     rows = []
     best = set()
     for condition in sweeps.list_conditions(results):
-        first, second, *_ = *ranked(sweeps.summarise_condition(results, condition)), None, None
+        methods = sweeps.summarise_condition(results, condition)
+        first, second, *_ = *ranked(methods), None, None
         cells = (NOTHING, NOTHING, NOTHING)
         if first is not None:
-            lead = paired_difference(first.last5_of_seeds, second.last5_of_seeds) if second else None
-            cells = first.method, SHARE.show(first.last5), points(lead)
-            if leader(sweeps.summarise_condition(results, condition)):
+            lead = paired_difference(first.headline_of_seeds, second.headline_of_seeds) if second else None
+            cells = first.method, SHARE.show(first.headline), points(lead)
+            if leader(methods):
                 best.add(len(rows))
         rows.append((sweeps.name_condition(results, condition), *cells))
-    heads = ("Condition", "Method", AVERAGED, "Lead, points [95% interval]")
+    accuracy = CLASS_MEAN if results.by_class_mean else AVERAGED
+    heads = ("Condition", "Method", accuracy, "Lead, points [95% interval]")
     return [Table("Highest accuracy at each condition", heads, rows, _LEADERS, best)]
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fedjax_bal.config import SEED_LISTS, ConfigError, name_in_results, parse_yaml
 from fedjax_bal.lab import SweepFolder, shortest_ends
-from fedjax_bal.metrics import LARGEST_SHOWN, METRICS, MethodSummary, SeededDraw, spread_of_draws
+from fedjax_bal.metrics import LARGEST_SHOWN, METRICS, MethodSummary, SeededDraw, is_imbalanced, spread_of_draws
 from fedjax_bal.report.comparison import summarise
 from fedjax_bal.report.reading import NO_NAMES, entries, labels_of, section, with_labels
 from fedjax_bal.report.tables import flat
@@ -146,6 +146,11 @@ class Results:
         """
         done = [run for runs in self.runs.values() for run in runs if run["status"] == "done"]
         return VALIDATION if done and all(run[VALIDATION] is not None for run in done) else LEAD
+
+    @cached_property
+    def by_class_mean(self) -> bool:
+        """Whether methods are compared by the mean over classes, because a test set is imbalanced."""
+        return is_imbalanced([run for runs in self.runs.values() for run in runs])
 
     @property
     def condition_axes(self) -> tuple[int, ...]:
@@ -379,7 +384,7 @@ def best_runs(results: Results, condition: Condition) -> list[SeededRun]:
 
 def summarise_condition(results: Results, condition: Condition) -> list[MethodSummary]:
     """Summarises the methods at their best settings, against the first method."""
-    return summarise(best_runs(results, condition))
+    return summarise(best_runs(results, condition), by_class_mean=results.by_class_mean)
 
 
 def comparable(results: Results) -> list[tuple[str, list[list[MethodSummary]]]]:

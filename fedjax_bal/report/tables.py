@@ -13,7 +13,7 @@ from markupsafe import Markup
 from rich.cells import cell_len, chop_cells
 
 from fedjax_bal.lab import as_csv
-from fedjax_bal.metrics import NOTHING, Difference
+from fedjax_bal.metrics import NOTHING, SHARE, Difference, Unit
 
 TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("fedjax_bal.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -244,19 +244,29 @@ def flat(value: Any) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def signed(share: float) -> str:
-    """Formats a difference of fractions in percentage points, with its sign."""
-    text = f"{100 * share:+.1f}"
-    return ("+0.0" if text == "-0.0" else text).replace("-", MINUS)
+def signed(value: float, unit: Unit = SHARE) -> str:
+    """Formats a difference with its sign, in a unit: those of fractions in percentage points."""
+    text = f"{unit.factor * value:+{unit.digits}}"
+    return text.replace("-", MINUS if text.strip("-0.") else "+")
 
 
-def points(value: Difference | None) -> str:
-    """Formats a difference in percentage points, with its interval if known; a dash for None (the baseline)."""
+def points(value: Difference | None, unit: Unit = SHARE, *, star: bool = False) -> str:
+    """Formats a difference in a unit, with its interval if known; a dash for None (the baseline).
+
+    If `star`, one follows the differences that are significant after Holm's correction.
+    """
     if value is None or value.mean is None:
         return NOTHING
+    text = signed(value.mean, unit) + "*" * (star and value.significant)
     if value.low is None or value.high is None:
-        return signed(value.mean)
-    return f"{signed(value.mean)} [{signed(value.low)}, {signed(value.high)}]"
+        return text
+    return f"{text} [{signed(value.low, unit)}, {signed(value.high, unit)}]"
+
+
+def p_value(value: Difference | None) -> str:
+    """Formats a difference's p-value after Holm's correction; a dash without one."""
+    p = value and value.p_holm
+    return NOTHING if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def megabytes(traffic_bytes: float | None) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedjax_bal.lab import SweepFolder
-from fedjax_bal.report.comparison import KL, by_client, compare_runs, run_states
+from fedjax_bal.report.comparison import KL, P_HOLM, STAR, by_client, compare_runs, run_states
 from fedjax_bal.report.published import paper_comparison_of_sweep
 from fedjax_bal.report.reading import read_runs
 from fedjax_bal.report.sweep_page import best_settings, comparisons, leaders, verdicts
@@ -42,6 +42,8 @@ def results(folder: Path) -> tuple[list[Table], list[str]]:
 
 def _in_short(tables: Sequence[Table]) -> list[Table]:
     """Shortens the note for a terminal and shows it once; a single comparison gets no title."""
+    starred = any(P_HOLM in table.headings for table in tables)
+    note = f"{_ACCURACY} {STAR}" if starred else _ACCURACY
     noted = [table._replace(note="") for table in tables[:-1]]
-    noted += [table._replace(note=_ACCURACY, remarks={"KL": KL}) for table in tables[-1:]]
+    noted += [table._replace(note=note, remarks={"KL": KL}) for table in tables[-1:]]
     return noted if len(noted) > 1 else [table._replace(title="") for table in noted]

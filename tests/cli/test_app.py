@@ -120,7 +120,8 @@ def test_run_writes_everything_and_says_where(here, monkeypatch):
 
     monkeypatch.setattr("fedjax_bal.report.gallery.run_figures", lambda runs: [])  # they take seconds
     (folder / "report.html").unlink()
-    assert invoke("report", folder).exit_code == 0
+    again = invoke("report", folder)
+    assert again.exit_code == 0 and "vs fedavg [95%]" in again.output and "No clear winner: " in again.output
     assert (folder / "report.html").exists()
 
     said = invoke("run", "small.yaml", "--quiet").output

@@ -8,12 +8,16 @@ from scipy import stats
 from fedjax_bal.metrics.seeds import (
     Difference,
     Spread,
+    apply_holm,
     class_accuracies,
     compare,
     cumulate,
     curve,
+    holm,
+    is_imbalanced,
     paired_difference,
     pooled_confusion,
+    seeds_needed,
     spread,
 )
 
@@ -26,19 +30,108 @@ def run(method, seed, final, **rest):
 def test_by_hand_mean_deviation_and_interval():
     # Differences 1, 2, 3: mean 2, deviation 1, and with 2 degrees of freedom t has a closed form.
     ours, theirs = {0: 11.0, 1: 12.0, 2: 13.0}, {0: 10.0, 1: 10.0, 2: 10.0}
-    mean, low, high, pairs = paired_difference(ours, theirs)
+    found = paired_difference(ours, theirs)
     half = 0.95 / math.sqrt(2 * 0.975 * 0.025) / math.sqrt(3)
-    assert (mean, pairs) == (2.0, 3)
-    np.testing.assert_allclose([low, high], [2 - half, 2 + half], rtol=DOUBLE)
+    assert (found.mean, found.std, found.pairs) == (2.0, 1.0, 3)
+    np.testing.assert_allclose([found.low, found.high], [2 - half, 2 + half], rtol=DOUBLE)
+    # With 2 degrees of freedom P(|T| > t) = 1 - t / sqrt(2 + t^2), at t = 2 / (1 / sqrt(3)).
+    np.testing.assert_allclose(found.p, 1 - math.sqrt(12 / 14), rtol=1e-9)
     assert spread([1.0, 2.0, 3.0]) == Spread(2.0, 1.0, 3)
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 8])
-def test_interval_is_that_of_the_paired_t_test(seeds):
+def test_interval_and_p_value_are_those_of_the_paired_t_test(seeds):
     ours, theirs = np.random.default_rng(seeds).random((2, seeds))
-    expected = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
-    _, low, high, _ = paired_difference(dict(enumerate(ours)), dict(enumerate(theirs)))
-    np.testing.assert_allclose([low, high], [expected.low, expected.high], rtol=1e-9, atol=DOUBLE)
+    test = stats.ttest_rel(ours, theirs)
+    expected = test.confidence_interval(0.95)
+    found = paired_difference(dict(enumerate(ours)), dict(enumerate(theirs)))
+    np.testing.assert_allclose([found.low, found.high], [expected.low, expected.high], rtol=1e-9, atol=DOUBLE)
+    np.testing.assert_allclose(found.p, test.pvalue, rtol=1e-9)
+    assert found.p_holm is None and not found.significant
+
+
+def test_equal_differences_are_significant_unless_they_are_0():
+    ours = {0: 0.5, 1: 0.75}
+    assert paired_difference(ours, {0: 0.25, 1: 0.5}).p == 0
+    assert paired_difference(ours, ours).p == 1
+
+
+def step_down(p_values):
+    """Holm (1979) as it is told: from the smallest p-value on, alpha / m, alpha / (m - 1), ..., until one fails.
+
+    The corrected p-value is the smallest alpha at which the hypothesis is rejected; equal p-values share it.
+    """
+    corrected = []
+    for p in p_values:
+        smaller = sorted(other for other in p_values if other <= p)
+        levels = [len(p_values) - rank for rank in range(len(smaller))]
+        # To reject p, each before it must be rejected; of those equal to p, the first one needs the smallest level.
+        corrected.append(min(1, max(value * level for value, level in zip(smaller, levels, strict=True))))
+    return corrected
+
+
+def test_holms_correction_by_hand_with_ties():
+    # 4 x 0.01, 3 x 0.02, then 2 x 0.02 and 0.03, which are smaller than the one before.
+    assert holm([0.02, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == [1, 1] and holm([0.03]) == [0.03] and holm([]) == []
+    for seed in range(5):
+        p_values = np.random.default_rng(seed).choice([0.001, 0.004, 0.01, 0.02, 0.3], 9).tolist()
+        np.testing.assert_allclose(holm(p_values), step_down(p_values), rtol=DOUBLE)
+
+
+def test_differences_are_corrected_for_those_that_have_a_p_value():
+    found = apply_holm([Difference(1, 0, 2, 3, 1, 0.02), Difference(1, None, None, 1), Difference(1, 0, 2, 3, 1, 0.03)])
+    assert [value.p_holm for value in found] == [0.04, None, 0.04]
+    assert [value.significant for value in found] == [True, False, True]
+
+
+def power(pairs, effect, level):
+    """P(T > quantile), as an integral over the chi distribution of the standard deviation, by the trapezoidal rule."""
+    edge = stats.t.isf(level / 2, pairs - 1)
+    deviations = np.linspace(1e-9, 1 + 8 / math.sqrt(pairs - 1), 20_001)
+    density = stats.chi.pdf(deviations * math.sqrt(pairs - 1), pairs - 1) * math.sqrt(pairs - 1)
+    return np.trapezoid(density * stats.norm.sf(edge * deviations - effect * math.sqrt(pairs)), deviations)
+
+
+@pytest.mark.parametrize("level", [0.05, 0.05 / 53])
+@pytest.mark.parametrize("std", [0.001, 0.01, 0.012, 0.05])
+def test_the_seeds_needed_are_the_fewest_with_the_power(std, level):
+    expected = next(pairs for pairs in range(2, 1000) if power(pairs, 0.01 / std, level) >= 0.8)
+    assert seeds_needed(std, 0.01, level=level) == seeds_needed(std, -0.01, level=level) == expected
+    assert seeds_needed(0.0, 0.01) == 2
+
+
+def test_a_simulated_study_has_the_power():
+    pairs = seeds_needed(0.012, 0.01)
+    drawn = np.random.default_rng(0).normal(0.01, 0.012, (20_000, pairs))
+    significant = (stats.ttest_1samp(drawn, 0, axis=1).pvalue < 0.05).mean()
+    assert significant == pytest.approx(0.83, abs=0.03)  # four standard errors are 0.011
+
+
+def test_methods_are_compared_by_the_mean_over_classes_where_it_differs_from_accuracy():
+    runs = [run("a", 0, 0.9, balanced_accuracy=0.5), run("a", 1, 0.9, balanced_accuracy=0.6)]
+    runs += [run("b", 0, 0.8, balanced_accuracy=0.7), run("b", 1, 0.8, balanced_accuracy=0.9)]
+    a, b = compare(runs)
+    assert (a.headline, b.headline.mean) == (a.class_mean, pytest.approx(0.8))
+    assert b.difference.mean == pytest.approx(0.25)
+    a, b = compare(runs, by_class_mean=False)
+    assert (a.headline, b.difference.mean) == (a.last5, pytest.approx(-0.1))
+
+
+@pytest.mark.parametrize(("gap", "expected"), [(0.004, False), (-0.006, True), (None, False)])
+def test_a_gap_of_half_a_point_makes_a_test_set_imbalanced(gap, expected):
+    other = None if gap is None else 0.5 + gap
+    runs = [run("a", 0, 0.5, balanced_accuracy=0.5), run("b", 0, 0.5, balanced_accuracy=other), run("c", 0, None)]
+    assert is_imbalanced(runs) is expected
+
+
+def test_p_values_of_a_comparison_are_corrected_for_its_methods():
+    finals = {"a": (0.50, 0.51, 0.52), "b": (0.60, 0.61, 0.625), "c": (0.52, 0.54, 0.545), "d": (0.5, None, None)}
+    made = [run(name, seed, value) for name, values in finals.items() for seed, value in enumerate(values)]
+    _, *others = compare(made)
+    p_values = [stats.ttest_rel(finals[name], finals["a"]).pvalue for name in "bc"]
+    assert [other.difference.p for other in others] == pytest.approx([*p_values, None])
+    assert [other.difference.p_holm for other in others] == pytest.approx([2 * p_values[0], p_values[1], None])
 
 
 def test_first_method_is_the_reference_and_order_is_of_appearance():

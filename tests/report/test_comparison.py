@@ -8,7 +8,7 @@ import pytest
 from rounding import STEPS, SUM
 
 from fedjax_bal.lab import ClientResults, as_csv
-from fedjax_bal.metrics import METRICS, NOTHING, REPORT_TABLES, SeededDraw, compare
+from fedjax_bal.metrics import METRICS, NOTHING, REPORT_TABLES, SeededDraw, compare, paired_difference, seeds_needed
 from fedjax_bal.report.comparison import (
     by_client,
     class_balance,
@@ -16,6 +16,7 @@ from fedjax_bal.report.comparison import (
     details,
     leader,
     notes,
+    remarks,
     statistics,
     summarise,
     tied,
@@ -56,14 +57,68 @@ def test_rows_have_a_cell_for_each_heading():
     ]  # fmt: skip
 
 
-def test_an_imbalanced_test_set_has_a_column_and_a_sentence_of_class_means():
+def test_on_an_imbalanced_test_set_the_mean_over_classes_leads():
     listed = final(fedavg=[0.9, 0.9], rebafl=[0.8, 0.8])
-    for run, mean in zip(listed, [0.5, 0.52, 0.6, 0.64], strict=True):
+    for run, mean in zip(listed, [0.5, 0.52, 0.6, 0.622], strict=True):
         run["balanced_accuracy"] = mean
     summaries = compare(listed)
-    assert column(comparison_table([summaries], None), "Mean over classes, %") == ["51.0 ± 1.4", "62.0 ± 2.8"]
-    assert "imbalanced test set, rebafl" in verdict(summaries)
-    assert "imbalanced" not in verdict(compare(final(fedavg=[0.9], rebafl=[0.8])))
+    found = comparison_table([summaries], None, notes([summaries]))
+    assert list(found.headings)[1:4] == [
+        "Mean over classes, %", "Difference from fedavg, points [95% interval]", "Mean of last 5, %",
+    ]  # fmt: skip
+    # Differences of 10 and 10.2 points: mean 10.1, half width 12.7062 * 0.1.
+    assert [row[1:4] for row in found.rows] == [
+        ("51.0 ± 1.4", NOTHING, "90.0 ± 0.0"), ("61.1 ± 1.6", "+10.1 [+8.8, +11.4]", "80.0 ± 0.0"),
+    ]  # fmt: skip
+    assert found.best == {1} and "different sizes" in found.note
+    assert verdict(summaries).startswith("rebafl has the highest mean accuracy over classes, 61.1 ± 1.6%")
+    (remark,) = remarks(summaries)
+    assert "fedavg has the highest accuracy of 90.0 ± 0.0%" in remark
+    assert remarks(compare(final(fedavg=[0.9], rebafl=[0.8]))) == []
+
+
+THREE = {"a": [0.50, 0.51, 0.52], "b": [0.60, 0.61, 0.625], "c": [0.52, 0.55, 0.545]}
+
+
+def test_three_methods_have_corrected_p_values_and_stars():
+    found = comparison_table([compare(final(**THREE))], None)
+    # Of b minus a, 10, 10 and 10.5 points, t is 61.0, and 2 p = 0.0005; of c minus a, 2, 4 and 2.5, t is 4.71.
+    assert column(found, "p (Holm)") == [NOTHING, "<0.001", "0.042"]
+    differences = column(found, "Difference from a, points [95% interval]")
+    assert [text.partition(" [")[0] for text in differences] == [NOTHING, "+10.2*", "+2.8*"]
+    more = comparison_table([compare(final(**THREE, d=[0.51, 0.50, 0.53]))], None)
+    assert column(more, "p (Holm)")[2] == "0.084" and [row[2].count("*") for row in more.rows] == [0, 1, 0, 0]
+    pair = comparison_table([compare(final(a=THREE["a"], b=THREE["b"]))], None)
+    assert "p (Holm)" not in pair.headings and "*" not in pair.rows[1][2]
+    assert "Holm" in notes([compare(final(**THREE))]) and "Holm" not in notes([compare(final(a=THREE["a"]))])
+
+
+def test_the_verdict_claims_nothing_that_holm_withdraws():
+    # b leads c by 2, 4 and 3 points, and d by 4, 3 and 2: t = 3 sqrt(3) and p = 0.035, which the second of three loses.
+    made = {"a": [0.50, 0.51, 0.52], "b": [0.60, 0.61, 0.625], "c": [0.58, 0.57, 0.595]}
+    assert leader(compare(final(**made))).method == "b" and "2 comparisons" in verdict(compare(final(**made)))
+    summaries = compare(final(**made, d=[0.56, 0.58, 0.605]))
+    b, *others = (method.last5_of_seeds for method in summaries[1:])
+    assert [round(paired_difference(b, other).p, 3) for other in others] == [0.035, 0.035]
+    assert leader(summaries) is None and comparison_table([summaries], None).best == set()
+    assert "isn't significant" in verdict(summaries) and "3 comparisons" in verdict(summaries)
+
+
+def test_the_seeds_that_would_decide_are_estimated_for_the_leading_pair():
+    summaries = compare(final(a=[0.50, 0.52, 0.53], b=[0.53, 0.52, 0.55]))
+    # Differences of 3, 0 and 2 points.
+    (remark,) = remarks(summaries)
+    std = np.std([0.03, 0, 0.02], ddof=1)
+    assert f"about {seeds_needed(std, 0.05 / 3)} seeds" in remark and "1.7 points" in remark
+    small = compare(final(a=[0.50, 0.52, 0.53], b=[0.51, 0.512, 0.531]))
+    assert f"about {seeds_needed(np.std([0.01, -0.008, 0.001], ddof=1), 0.01)} seeds" in remarks(small)[0]
+    assert "1.0 points" in remarks(small)[0]
+    three = compare(final(a=[0.50, 0.52, 0.53], b=[0.53, 0.52, 0.55], c=[0.1, 0.1, 0.2]))
+    assert f"about {seeds_needed(std, 0.05 / 3, level=0.025)} seeds" in remarks(three)[0]
+    wide = compare(final(a=[0.1, 0.9, 0.5], b=[0.9, 0.1, 0.51]))
+    assert "more than 1,000 seeds" in remarks(wide)[0]
+    decided = compare(final(a=[0.500, 0.504], b=[0.550, 0.556]))
+    assert remarks(decided) == remarks(compare(final(a=[0.5], b=[0.6]))) == remarks(compare(final(a=[0.5, 0.6]))) == []
 
 
 def test_a_column_without_numbers_is_left_out_and_a_target_that_no_run_reaches_is_not():
@@ -88,11 +143,11 @@ def test_divergences_are_shown_only_where_a_method_evens_classes_out():
 @pytest.mark.parametrize(
     ("finals", "said"),
     [
-        ({"a": [0.5], "b": [0.5]}, "All methods with an accuracy have the same mean, 50.0%."),
-        ({"a": [0.02], "b": [0.0204], "c": [0.0196]}, "All methods with an accuracy have the same mean, 2.0%."),
+        ({"a": [0.5], "b": [0.5]}, "All methods with a result have the same accuracy, 50.0%."),
+        ({"a": [0.02], "b": [0.0204], "c": [0.0196]}, "All methods with a result have the same accuracy, 2.0%."),
         ({"a": [0.5], "b": [0.501]}, "b has the highest accuracy, 50.1%; with fewer than two paired seeds"),
         ({"a": [0.5], "b": [None]}, "a reaches an accuracy of 50.0%."),
-        ({"a": [0.500, 0.504], "b": [0.550, 0.556]}, "b has the highest accuracy, 55.3 ± 0.4%: the 95% intervals of"),
+        ({"a": [0.500, 0.504], "b": [0.550, 0.556]}, "b has the highest accuracy, 55.3 ± 0.4%: its lead is"),
         ({"a": [0.50, 0.52], "b": [0.54, 0.55]}, "No clear winner: b has the highest accuracy, 54.5 ± 0.7%"),
         (  # the second one leads the first in every seed, but not the third one
             {"a": [0.500, 0.504], "b": [0.550, 0.556], "c": [0.556, 0.549]},
@@ -108,8 +163,8 @@ def test_divergences_are_shown_only_where_a_method_evens_classes_out():
 def test_the_verdict_claims_no_more_than_the_intervals(finals, said):
     summaries = compare(final(**finals))
     assert verdict(summaries).startswith(said)
-    assert tied(summaries) is ("the same mean" in said)
-    assert (leader(summaries) is not None) is ("95% intervals of" in said)
+    assert tied(summaries) is ("the same accuracy" in said)
+    assert (leader(summaries) is not None) is ("its lead is" in said)
 
 
 def test_a_leader_stands_out():
@@ -133,16 +188,16 @@ def runs(**values):
 def test_means_and_deviations_over_the_seeds_of_each_method():
     (found,) = details(runs(client_accuracy=[0.5, 0.7, 0.6, None], client_accuracy_worst10=[0.1, 0.1, None, None]))
     assert found.title == "Clients"
-    assert found.headings == ("Method", "Mean, %", "Worst 10%, %")
+    assert found.headings == ("Method", "Mean over clients, %", "Worst 10% of clients, %")
     assert found.rows == [("fedavg", "60.0 ± 14.1", "10.0 ± 0.0"), ("rebafl", "60.0", NOTHING)]
 
 
 def test_without_numbers_there_is_no_table():
-    assert details([]) == details(runs()) == details(runs(balanced_accuracy=None)) == []
+    assert details([]) == details(runs()) == details(runs(balanced_accuracy=0.5, macro_f1=None)) == []
 
 
 def test_groups_of_classes_are_shown_where_there_are_at_least_two():
-    headings = lambda **values: details(runs(balanced_accuracy=0.5, **values))[0].headings[2:]
+    headings = lambda **values: details(runs(macro_f1=0.5, **values))[0].headings[2:]
     assert headings(many_shot_accuracy=0.5) == ()
     assert headings(many_shot_accuracy=0.5, few_shot_accuracy=[0.1, None, None, None]) == (
         "Many-shot, %",
@@ -232,13 +287,15 @@ def test_statistics_have_n_mean_deviation_and_intervals():
     table = list(csv.DictReader(io.StringIO(as_csv(list(statistics(RUNS))))))
     rows = {(row["method"], row["metric"]): row for row in table}
     first = rows["a_b", "final_accuracy"]
-    assert (first["n"], first["difference"], first["pairs"]) == ("3", "", "")
+    assert [first[key] for key in ("n", "difference", "pairs", "p", "p_holm")] == ["3", "", "", "", ""]
     # With 2 degrees of freedom the 0.975 quantile of t is 4.3027.
     expected = {"mean": 0.6, "deviation": 0.1, "low": 0.6 - 4.3027 * 0.1 / 3**0.5, "high": 0.6 + 4.3027 * 0.1 / 3**0.5}
     assert {key: float(first[key]) for key in expected} == pytest.approx(expected, abs=SUM)
     second = rows["[x] | 50%", "final_accuracy"]
     assert (float(second["difference"]), second["pairs"]) == (pytest.approx(0.15), "2")
     assert float(second["difference_low"]) == pytest.approx(0.15 - 12.7062 * 0.05, abs=STEPS)
+    # With 1 degree of freedom P(|T| > t) = 1 - 2 arctan(t) / pi, at t = 3; of one comparison it is not corrected.
+    assert float(second["p"]) == float(second["p_holm"]) == pytest.approx(1 - 2 * np.arctan(3) / np.pi)
     reached = rows["[x] | 50%", "rounds_to_target"]
     assert (reached["n"], reached["mean"], reached["deviation"], reached["low"]) == ("1", "3.0", "", "")
     assert rows["a_b", "rounds_to_target"]["n"] == "0" and ("a_b", "copies") not in rows
@@ -246,8 +303,8 @@ def test_statistics_have_n_mean_deviation_and_intervals():
 
 def test_notes_say_what_an_interval_covers():
     said = lambda *draws: notes([summarise([run | {"seed": draws[run["seed"]]} for run in RUNS])])
-    assert "sample standard deviation" in said(0, 1, 2) and "95% Student t interval" in said(0, 1, 2)
+    assert "sample standard deviation" in said(0, 1, 2) and "95% Student t" in said(0, 1, 2)
     assert "between seeds only" in said(0, 1, 2)
     assert "between seeds only" in said(SeededDraw(5, 0), SeededDraw(5, 1), SeededDraw(5, 2))
-    assert "own partition" in said(SeededDraw(5, 0), SeededDraw(6, 1), SeededDraw(7, 2))
+    assert "own partitions" in said(SeededDraw(5, 0), SeededDraw(6, 1), SeededDraw(7, 2))
     assert "averaged first" in said(SeededDraw(5, 0), SeededDraw(6, 0), SeededDraw(6, 1))

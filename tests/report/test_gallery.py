@@ -56,6 +56,14 @@ def test_traffic_is_that_of_all_rounds_until_then_in_megabytes(folder):
     np.testing.assert_allclose(axes.lines[0].get_xdata(), 2 * np.arange(1, 6))  # 1 MB up and 1 MB down a round
 
 
+def test_on_an_imbalanced_test_set_the_mean_over_classes_by_round_comes_first(folder):
+    edit_lines(folder, lambda line: {"balanced_accuracy": line["round"] / 10})
+    assert list(figures(folder)) == ALWAYS
+    edit(folder, lambda summary: [run.update(balanced_accuracy=0.5) for run in summary["runs"]])
+    assert list(figures(folder)) == ["class-mean", *ALWAYS]
+    np.testing.assert_allclose(figures(folder)["class-mean"][2].axes[0].lines[0].get_ydata(), 10 * np.arange(1, 6))
+
+
 def test_clients_and_their_models_are_shown_where_they_were_measured(folder):
     edit_lines(folder, lambda line: {"local_test_accuracy": 0.25})
     write_clients(folder, ("0", "1", "2", "3"), [0.4, 0.9, np.nan, 0.2])

@@ -119,6 +119,17 @@ def test_the_answer_comes_first_and_how_to_reproduce_is_there(make_run, tmp_path
     assert "not finished" not in text
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_one_sentence_leads_and_the_others_are_a_list(make_run, tmp_path, capsys):
+    folder = make_run(tmp_path / "run", methods=("a", "b", "c"), gain=0.001)
+    text = write_run_page(folder).read_text()
+    (lead,) = re.findall("<p class=verdict>(.*?)</p>", text)
+    (remark,) = re.findall("<li>(.*?)</li>", text)
+    assert "No clear winner" in lead and "seeds would show" in remark
+    show_results(folder, Output(), Output())
+    assert "seeds would show" in " ".join(capsys.readouterr().out.split())
+
+
 def test_identical_input_gives_identical_bytes(make_run, tmp_path):
     files = [
         {
@@ -200,11 +211,11 @@ def change(folder, **sections):
 
 def shown(page):
     """Headline and table of a page: the sentences, the heading of the differences, and each method's difference."""
-    sentences = [html.unescape(text) for text in re.findall("<p class=verdict>(.*?)</p>", page)]
+    sentences = [html.unescape(text) for text in re.findall("<(?:p class=verdict|li)>(.*?)</(?:p|li)>", page)]
     (table,) = re.findall('aria-label="Comparison of methods".*?</table>', page, re.DOTALL)
     heading = re.search('<th scope="col">(Difference from .*?)</th>', table)
     rows = re.findall('<th scope="row">(.*?)</th><td>.*?</td><td>(.*?)</td>', table)
-    return sentences, heading and heading[1], {name.replace("<wbr>", ""): cell for name, cell in rows}
+    return sentences, heading and heading[1], {name.replace("<wbr>", ""): cell.replace("*", "") for name, cell in rows}
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -8,7 +8,7 @@ import pytest
 from rounding import STEPS
 
 from fedjax_bal.report.gallery import sweep_figures
-from fedjax_bal.report.sweep_page import best_settings, leaders, page_of_sweep, verdicts
+from fedjax_bal.report.sweep_page import best_settings, comparisons, leaders, page_of_sweep, verdicts
 from fedjax_bal.report.sweep_results import along, best, cells, list_conditions, read_results
 
 SHEET = "name: mine\nsweep: [{lr: [1.0, 0.01, 0.1]}, {law: [a, b]}, {partition.seed: [0, 1]}]\n"
@@ -156,6 +156,26 @@ def test_a_condition_is_nothing_that_wins(tmp_path):
     assert "8 runs · 2 methods · 1 seed<" in text
 
 
+def test_on_an_imbalanced_test_set_all_conditions_go_by_the_mean_over_classes(tmp_path):
+    # By condition, method and seed: accuracy, and its mean over classes. With 20 clients they are the same.
+    values = {
+        (10, "a"): [(0.9, 0.4), (0.9, 0.5), (0.9, 0.6)], (10, "b"): [(0.8, 0.6), (0.8, 0.7), (0.8, 0.81)],
+        (20, "a"): [(0.7, 0.7)] * 3, (20, "b"): [(0.8, 0.8)] * 3,
+    }  # fmt: skip
+    rows = ["partition.clients,point,method,seed,status,final_accuracy,last5_accuracy,balanced_accuracy,failure"]
+    for (clients, method), pairs in values.items():
+        rows += [f"{clients},p,{method},{seed},done,{own},{own},{mean}," for seed, (own, mean) in enumerate(pairs)]
+    (tmp_path / "sweep.yaml").write_text("sweep: [{partition.clients: [10, 20]}]\n")
+    (tmp_path / "results.csv").write_text("\n".join(rows) + "\n")
+    found = read_results(tmp_path)
+    (led,) = leaders(found)
+    assert led.headings[2] == "Mean over classes, %"
+    assert [row[:3] for row in led.rows] == [("clients 10", "b", "70.3 ± 10.5"), ("clients 20", "b", "80.0 ± 0.0")]
+    assert led.best == {0, 1}
+    assert all(table.headings[1] == "Mean over classes, %" for table in comparisons(found))
+    assert "class-mean-0" in {name for name, *_ in sweep_figures(found, [])}
+
+
 def test_figures_of_a_sweep_have_a_panel_for_each_condition(tmp_path):
     lines = [
         {"partition.clients": clients, "training.optimizer.learning_rate": 0.1, "point": "p", "method": "a", "seed": 0,
@@ -200,11 +220,13 @@ def many(tmp_path, count):
 def test_the_table_leads_with_the_mean_of_the_last_five_its_interval_and_the_worst_class(tmp_path):
     (table,) = re.findall(r"<table.*?</table>", page(many(tmp_path, 9)), re.DOTALL)
     heads = re.findall(r"<th scope=\"col\">(.*?)</th>", table)
-    assert heads[:5] == [
-        "Method", "Mean of last 5, %", "Difference from m0, points [95% interval]", "Worst class, %", "Seeds",
+    assert heads[:6] == [
+        "Method", "Mean of last 5, %", "Difference from m0, points [95% interval]", "p (Holm)", "Worst class, %",
+        "Seeds",
     ]  # fmt: skip
     assert (
-        table.count("<tr") == 10 and "m8</th><td>18.0 ± 0.0</td><td>+8.0 [+8.0, +8.0]</td><td>25.0 ± 0.0</td>" in table
+        table.count("<tr") == 10
+        and "m8</th><td>18.0 ± 0.0</td><td>+8.0* [+8.0, +8.0]</td><td>&lt;0.001</td><td>25.0 ± 0.0</td>" in table
     )
 
 
@@ -255,16 +277,16 @@ def test_runs_on_one_partition_are_averaged_first(tmp_path):
     assert float(own["high"]) - float(own["mean"]) == pytest.approx(12.7062 * 0.08, rel=STEPS)
     assert (float(other["difference"]), other["pairs"]) == (pytest.approx(0.02), "2")
     assert float(other["difference_low"]) == pytest.approx(0.02 - 12.7062 * 0.01, rel=STEPS)
-    assert "seeds on one partition are averaged" in latex
+    assert "between partitions, whose seeds are averaged first" in latex
     assert r"other & 65.0 $\pm$ 12.7 & +2.0 {[}$-$10.7, +14.7{]} &" in latex
     assert r"lr 0.3 & 63.0 $\pm$ 11.3 & 65.0 $\pm$ 12.7 \\" in latex
 
 
 def test_partitions_by_seed_are_independent_or_crossed(tmp_path):
     rows, latex = tables(tmp_path, "partition_seeds", [[5, 6], [7, 8]])
-    assert rows[0]["n"] == "4" and "Each seed has its own partition" in latex
+    assert rows[0]["n"] == "4" and "own partitions" in latex
     rows, latex = tables(tmp_path, "partition_seeds", [[5, 6], [6, 5]])
-    assert rows[0]["n"] == "2" and "seeds on one partition are averaged first" in latex
+    assert rows[0]["n"] == "2" and "averaged first" in latex
     assert float(rows[0]["deviation"]) == pytest.approx(0.04 / 2**0.5)  # of (0.50 + 0.72) / 2 and (0.60 + 0.70) / 2
 
 
