@@ -122,15 +122,16 @@ class Dataset(NamedTuple):
             >>> import numpy as np
             >>> rows, labels = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
             >>> Dataset(rows, labels, rows[:2], labels[:2], ("no", "yes"), np.array([0, 0, 1, 1]))
-            Dataset(inputs=float32[2], train=4, test=2, classes=2, clients=2)
+            Dataset(inputs=float32[2], train=4, test=2, classes=2 (no, yes), clients=2)
         """
         if not hasattr(self.train_images, "dtype"):  # a tree of something else, such as axes for `jax.vmap`
             return f"Dataset{tuple(self)}"
         clients = "None" if self.train_clients is None else len(np.unique(self.train_clients))
         return (
-            f"Dataset(inputs={self.train_images.dtype}{list(self.train_images.shape[1:])}, "
-            f"train={len(self.train_images)}, test={len(self.test_images)}, classes={len(self.class_names)}, "
-            f"clients={clients})"
+            f"Dataset(inputs={self.train_images.dtype}{list(self.train_images.shape[1:])}"
+            f"{_in_brief(self.input_names)}, train={len(self.train_images)}, test={len(self.test_images)}, "
+            f"classes={len(self.class_names)}{_in_brief(self.class_names)}, "
+            f"clients={clients}{_in_brief(self.client_names)})"
         )
 
 
@@ -259,9 +260,9 @@ class Federation(NamedTuple):
 
 def _in_brief(names: Sequence[str] | None) -> str:
     """Lists the first of some names in parentheses."""
-    if not names:
+    if names is None or not len(names):
         return ""
-    return f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+    return f" ({', '.join(map(str, names[:3]))}{', ...' if len(names) > 3 else ''})"
 
 
 class Batch(NamedTuple):

@@ -167,6 +167,7 @@ CATEGORIES = {
 def test_categories_are_inputs_of_0_and_1_with_names(read):
     dataset = read(CATEGORIES, label="kind", categories=["stage", "sex"], test=CATEGORIES)
     assert dataset.input_names == ("age", "sex=F", "sex=M", "stage=9", "stage=10")
+    assert "inputs=float32[5] (age, sex=F, sex=M, ...), train=12, test=12, classes=2 (ill, well)" in repr(dataset)
     wanted = [CATEGORIES["age"], *((CATEGORIES["sex"] == sex) for sex in "FM")]
     wanted = np.stack([*wanted, *((CATEGORIES["stage"] == stage) for stage in (9, 10))], 1)
     assert dataset.train_images.dtype == np.float32
