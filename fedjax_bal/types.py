@@ -95,7 +95,8 @@ class Dataset(NamedTuple):
         test_share: the share of each class of the given rows that was held out as the test set; None if a test set was
             given, or whole users were held out.
         test_users: how many users have test rows only, where test rows were held out; they are no training clients.
-        input_names: F names of the columns of a table, in the order of `train_images`; None for other inputs.
+        input_names: F names of a table's columns, or of categories (`sex=F`), in the order of `train_images`; None for
+            other inputs.
         client_names: names of the writers or users, in the order of their numbers: first those with training rows, then
             those with test rows only; None if unknown.
         test_clients: number of the writer or user of each test image, `Int32[T]`; None if unknown.

@@ -19,6 +19,7 @@ OTHER_WORDS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("user", "users", "client", "groups", "train_clients", "num_clients", "n_clients"), "clients"),
         **dict.fromkeys(("test_size", "test_share"), "test"),
         **dict.fromkeys(("features", "columns", "x"), "inputs"),
+        **dict.fromkeys(("batch", "bs"), "batch_size"),
     }
 )
 """Names of arguments in other libraries, and in habits -> their names here, where these exist."""

@@ -416,6 +416,7 @@ def test_a_choice_keeps_what_is_given_along_with_it_in_any_order(changes, in_ord
         ("frac=0.1", "frac: unknown key; did you mean selection.clients_per_round?"),
         ("recipe=moon", "recipe: unknown key; did you mean methods?"),
         ("partition.num_clients=3", "partition.num_clients: unknown key for pathological; did you mean 'clients'?"),
+        ("training.batch=32", "training.batch: unknown key; did you mean 'batch_size'?"),
         ("dataset=pets.csv", "{name: csv, path: pets.csv, label: COLUMN}"),
         ("dataset=me/pets", "{name: huggingface, path: me/pets}"),
         ("alpha=0.1", "partition.scheme pathological has no alpha; partition=dirichlet alpha=0.1 chooses one that has"),
