@@ -14,6 +14,7 @@ from fedjax_bal.data.inputs import to_array
 from fedjax_bal.data.reading import DataError, reading, shortened
 from fedjax_bal.data.table import (
     InputTable,
+    check_categories,
     input_matrix,
     input_names,
     refuse_missing,
@@ -94,7 +95,12 @@ def from_huggingface(
     elif config is not None:
         raise DataError(f"{source}: received config={config!r} with a data set that is loaded; leave it out")
     halves, share = _chosen_splits(source, train, test, split)
+    for half, rows in halves.items():
+        _check_split(source if half == "train" else f"{source}: test", rows)
     chosen = _default_inputs(source, halves["train"], label, clients) if inputs is None else inputs
+    if categories and isinstance(chosen, str):
+        chosen = [chosen]
+    categories = check_categories(source, [*halves["train"].features, *chosen], chosen, categories)
     if not isinstance(chosen, str) and label in chosen:
         raise DataError(f"{source}: inputs include {label!r}, the label; leave it out.")
     arrays: dict[str, Any] = {} if class_names is None else {"class_names": without_objects(np.asarray(class_names))}
@@ -102,7 +108,6 @@ def from_huggingface(
     names: list[str] = []
     for half, rows in halves.items():
         where = source if half == "train" else f"{source}: test"
-        _check_split(where, rows)
         _check_each_row_once(where, rows)
         keys = {label: "a class"}
         if clients is not None and (half == "train" or clients in rows.features):
@@ -114,9 +119,7 @@ def from_huggingface(
             refuse_missing(InputTable(where, columns), (), keys)
             arrays[f"{half}_images"] = columns[chosen]
         else:
-            columns |= {
-                name: _with_names(where, rows, name, columns[name]) for name in categories or () if name in chosen
-            }
+            columns |= {name: _with_names(where, rows, name, columns[name]) for name in categories if name in chosen}
             table = InputTable(where, columns)
             names = with_categories(table, chosen, categories, keys) if half == "train" else names
             if inputs is None and half == "train":
@@ -183,7 +186,6 @@ def _chosen_splits(source: str, train: Any, test: Any, split: str | None) -> tup
 
 def _default_inputs(source: str, rows: Any, label: str, clients: str | None) -> str | list[str]:
     """Returns the column of pictures, or `image`; without either, all columns but those of labels and clients."""
-    _check_split(source, rows)
     pictures = [name for name, feature in rows.features.items() if getattr(feature, "dtype", None) == _PICTURE]
     if len(pictures) == 1:
         return pictures[0]

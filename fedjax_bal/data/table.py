@@ -152,9 +152,10 @@ def with_categories(
     arrays = refuse_missing(table, numbers, {**keys, **dict.fromkeys(chosen, "a category")})
     held = {name: arrays[name].tolist() for name in numbers if arrays[name].dtype.kind in "UO"}
     texts = text_columns(held)
-    if texts:
-        row = next(row for row, value in enumerate(held[texts[0]]) if not _is_numeric(value))
-        raise not_a_number(table.source, texts[0], held[texts[0]][row], table.place(row), texts)
+    wrong = next((name for name in held if name in (*texts.repeating, *texts.others)), None)
+    if wrong is not None:
+        row = next(row for row, value in enumerate(held[wrong]) if not _is_numeric(value))
+        raise not_a_number(table.source, wrong, held[wrong][row], table.place(row), texts)
 
     names = []
     for name in columns:
@@ -171,19 +172,26 @@ def with_categories(
     return names
 
 
-def text_columns(columns: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Returns the columns that hold texts which repeat, as those of categories do; dates and record numbers don't.
+class TextColumns(NamedTuple):
+    """Columns of texts: those whose texts repeat, as categories do, and those of dates, record numbers or remarks."""
+
+    repeating: list[str]
+    others: list[str]
+
+
+def text_columns(columns: Mapping[str, Sequence[Any]]) -> TextColumns:
+    """Returns the columns in which more than half of the values are texts that aren't numbers in any way of writing.
 
     Example:
         >>> text_columns({"sex": list("FMFM"), "age": ["31", "x", "27", "40"], "name": ["Ann", "Bo", "Cy", "Di"]})
-        ['sex']
+        TextColumns(repeating=['sex'], others=['name'])
     """
-    found = []
+    found = TextColumns([], [])
     for name, values in columns.items():
         texts = [value for value in values if isinstance(value, str) and not (_is_missing(value) or _is_numeric(value))]
-        repeat = len(set(texts)) <= len(texts) / 2
-        if repeat and len(texts) > len(values) / 2 and not _options_to_read(texts[0]):
-            found.append(name)
+        if len(texts) > len(values) / 2 and not _options_to_read(texts[0]):
+            repeats = len(set(texts)) <= len(texts) / 2
+            (found.repeating if repeats else found.others).append(name)
     return found
 
 
@@ -283,8 +291,8 @@ def _refuse_untrained(test: InputTable, label: str, labels: np.ndarray, classes:
     )
 
 
-def not_a_number(source: str, name: str, value: Any, place: str, texts: Sequence[str] = ()) -> DataError:
-    """Returns the error for an input that isn't a number; `texts` are the columns that could be categories."""
+def not_a_number(source: str, name: str, value: Any, place: str, texts: TextColumns | None = None) -> DataError:
+    """Returns the error for an input that isn't a number; `texts` are the columns of texts, all of which it names."""
     options = _options_to_read(value)
     if options:
         remedy = (
@@ -292,8 +300,10 @@ def not_a_number(source: str, name: str, value: Any, place: str, texts: Sequence
         )
     else:
         remedy = "encode the column as numbers, name it as clients if it holds users, or list the inputs, inputs=[...]."
-        if texts:
-            remedy = f"categories: [{', '.join(texts)}] makes inputs of 0 and 1, one for each text; or {remedy}"
+        if texts is not None and texts.others:
+            remedy = f"leave out {shortened(', '.join(texts.others))}, whose texts don't repeat; or {remedy}"
+        if texts is not None and texts.repeating:
+            remedy = f"categories: [{', '.join(texts.repeating)}] makes inputs of 0 and 1, one for each text; {remedy}"
     return DataError(
         f"{source}: column {name!r} holds {shortened(repr(value), 40)} in {place}, and inputs are numbers: {remedy}"
     )

@@ -168,6 +168,9 @@ def test_categories_of_hugging_face():
     dataset = data.from_huggingface(train, test, categories=["sex", "ward"])
     assert dataset.input_names == ("age", "sex=F", "sex=M", "ward=north", "ward=south")
     assert dataset.test_images.tolist() == [[0.25, 0, 1, 1, 0], [0.5, 0, 1, 1, 0], [0.75, 1, 0, 0, 1]]
+    assert data.from_huggingface(train, test, inputs="sex", categories="sex").input_names == ("sex=F", "sex=M")
+    with pytest.raises(data.DataError, match="categories include 'ward', which is no input"):
+        data.from_huggingface(train, test, inputs="age", categories=["ward"])
     with pytest.raises(data.DataError, match=r"column 'sex' holds 'F' in row 0.*categories: \[sex\]"):
         data.from_huggingface(train, test)
 

@@ -145,9 +145,8 @@ def _read_table(
             for name in keys:
                 blocks[name].append(_texts(block, name, header.index(name)))
     columns = {}
-    for name in sorted(
-        blocks, key=header.index
-    ):  # each block is dropped then, so that a single column is in memory twice
+    # Each column's blocks are dropped once they are joined, so that a single column is in memory twice.
+    for name in sorted(blocks, key=header.index):
         columns[name] = np.concatenate(blocks.pop(name) or [np.zeros(0)])
     line_of = np.concatenate(lines)
     return InputTable(str(path), columns, lambda row: f"line {line_of[row]}")

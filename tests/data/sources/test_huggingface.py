@@ -1,6 +1,7 @@
 """Data sets of Hugging Face from folders; what becomes of their columns is in ../test_huggingface.py."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -71,6 +72,7 @@ def test_a_folder_of_parquet_files(halves, tmp_path):
         load("huggingface", path="mine", **COLUMNS)
 
 
+@pytest.mark.slow
 def test_a_name_on_the_hub_goes_to_load_dataset(hub, halves, monkeypatch):
     asked = []
     monkeypatch.setattr(hub, "load_dataset", lambda *args, **options: asked.append((args, options)) or halves)
@@ -83,11 +85,11 @@ def test_a_name_on_the_hub_goes_to_load_dataset(hub, halves, monkeypatch):
     assert len(asked) == 2
 
 
-def test_a_hub_that_cannot_be_reached_and_a_library_that_is_absent(hub, monkeypatch):
+def test_a_hub_that_cannot_be_reached_and_a_library_that_is_absent(monkeypatch):
     def unreachable(path, config):
         raise ConnectionError(f"Couldn't reach {path!r} on the Hub")
 
-    monkeypatch.setattr(hub, "load_dataset", unreachable)
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=unreachable))
     with pytest.raises(DataError, match="nobody/nothing: .*no such folder here.*huggingface.co"):
         load("huggingface", path="nobody/nothing")
     monkeypatch.setitem(sys.modules, "datasets", None)
