@@ -150,7 +150,11 @@ def _load(path: str, config: str | None) -> Any:
         if os.path.isfile(path):
             raise ValueError("is a file: give the folder that holds it")
         if any(os.path.exists(os.path.join(path, name)) for name in ("dataset_dict.json", "state.json")):
-            return datasets.load_from_disk(path)
+            # In memory and validated: a damaged file that is mapped, or whose offsets lead elsewhere, ends the process.
+            loaded = datasets.load_from_disk(path, keep_in_memory=True)
+            for part in loaded.values() if isinstance(loaded, Mapping) else [loaded]:
+                part.data.validate(full=True)
+            return loaded
         return datasets.load_dataset(path, config)
 
 

@@ -59,6 +59,16 @@ def test_what_save_to_disk_writes(hub, halves):
 
 
 @pytest.mark.slow
+def test_a_file_that_was_cut_short(halves, tmp_path):
+    (file,) = (tmp_path / "disk" / "test").glob("*.arrow")
+    content = file.read_bytes()
+    for length in range(0, len(content) - 8, len(content) // 7):
+        file.write_bytes(content[:length])
+        with pytest.raises(DataError, match="disk: "):
+            load("huggingface", path="disk", **COLUMNS)
+
+
+@pytest.mark.slow
 def test_a_folder_of_parquet_files(halves, tmp_path):
     (tmp_path / "mine").mkdir()
     for name, half in halves.items():
