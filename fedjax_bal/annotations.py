@@ -29,7 +29,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from fedjax_bal.validate import LARGEST, array_hint, check_generator, checked_labels, one_of, vanishes
+from fedjax_bal.validate import LARGEST, array_hint, check_generator, checked_labels, one_of, suggestion, vanishes
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -372,6 +372,30 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
     return TypeAdapter(annotation)
 
 
+def suggesting(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a function so that the `TypeError` for an argument that it doesn't have suggests the right name.
+
+    Example:
+        >>> @suggesting
+        ... def read(path, label): ...
+        >>> read("mine.csv", labels="kind")
+        Traceback (most recent call last):
+        TypeError: read() got an unexpected keyword argument 'labels'; did you mean 'label'?
+    """
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in known:
+                near = suggestion(name, known)
+                text = f"{function.__name__}() got an unexpected keyword argument {name!r}; "
+                raise TypeError(text + (near or f"it takes {', '.join(known)}"))
+        return function(*args, **kwargs)
+
+    return call
+
+
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Decorates a function so that it first validates and converts its arguments by their annotations.
 
@@ -390,6 +414,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     """
     known = inspect.signature(function)
 
+    @suggesting
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         bound = known.bind(*args, **kwargs)

@@ -95,7 +95,8 @@ class Dataset(NamedTuple):
         test_share: the share of each class of the given rows that was held out as the test set; None if a test set was
             given, or whole users were held out.
         test_users: how many users have test rows only, where test rows were held out; they are no training clients.
-        input_names: F names of the columns of a table, in the order of `train_images`; None for other inputs.
+        input_names: F names of a table's columns, or of categories (`sex=F`), in the order of `train_images`; None for
+            other inputs.
         client_names: names of the writers or users, in the order of their numbers: first those with training rows, then
             those with test rows only; None if unknown.
         test_clients: number of the writer or user of each test image, `Int32[T]`; None if unknown.
@@ -122,15 +123,16 @@ class Dataset(NamedTuple):
             >>> import numpy as np
             >>> rows, labels = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
             >>> Dataset(rows, labels, rows[:2], labels[:2], ("no", "yes"), np.array([0, 0, 1, 1]))
-            Dataset(inputs=float32[2], train=4, test=2, classes=2, clients=2)
+            Dataset(inputs=float32[2], train=4, test=2, classes=2 (no, yes), clients=2)
         """
         if not hasattr(self.train_images, "dtype"):  # a tree of something else, such as axes for `jax.vmap`
             return f"Dataset{tuple(self)}"
         clients = "None" if self.train_clients is None else len(np.unique(self.train_clients))
         return (
-            f"Dataset(inputs={self.train_images.dtype}{list(self.train_images.shape[1:])}, "
-            f"train={len(self.train_images)}, test={len(self.test_images)}, classes={len(self.class_names)}, "
-            f"clients={clients})"
+            f"Dataset(inputs={self.train_images.dtype}{list(self.train_images.shape[1:])}"
+            f"{_in_brief(self.input_names)}, train={len(self.train_images)}, test={len(self.test_images)}, "
+            f"classes={len(self.class_names)}{_in_brief(self.class_names)}, "
+            f"clients={clients}{_in_brief(self.client_names)})"
         )
 
 
@@ -259,9 +261,9 @@ class Federation(NamedTuple):
 
 def _in_brief(names: Sequence[str] | None) -> str:
     """Lists the first of some names in parentheses."""
-    if not names:
+    if names is None or not len(names):
         return ""
-    return f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+    return f" ({', '.join(map(str, names[:3]))}{', ...' if len(names) > 3 else ''})"
 
 
 class Batch(NamedTuple):

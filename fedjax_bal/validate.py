@@ -13,6 +13,16 @@ LARGEST = 3.4028235e38
 """The largest finite number in 32 bits, the precision of the devices."""
 SMALLEST = 1.1754943e-38
 """The smallest normal number above 0 in 32 bits; devices treat smaller ones as 0."""
+OTHER_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("labels", "target", "targets", "class", "y"), "label"),
+        **dict.fromkeys(("user", "users", "client", "groups", "train_clients", "num_clients", "n_clients"), "clients"),
+        **dict.fromkeys(("test_size", "test_share"), "test"),
+        **dict.fromkeys(("features", "columns", "x"), "inputs"),
+        **dict.fromkeys(("batch", "bs"), "batch_size"),
+    }
+)
+"""Names of arguments in other libraries, and in habits -> their names here, where these exist."""
 NO_OTHERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -86,16 +96,19 @@ def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
 
 
 def suggestion(value: Any, allowed: Iterable[str], also: Mapping[str, str] = NO_OTHERS) -> str:
-    """Suggests the allowed names that begin with the received one, or else the nearest; empty if none is near.
+    """Suggests the allowed name that another word stands for, those that begin with it, or else the nearest.
+
+    The text is empty if none is near.
 
     Example:
         >>> suggestion("worst", ["worst_class", "final"]), suggestion("mine", ["final"])
         ("did you mean 'worst_class'?", '')
     """
     names = list(allowed)
+    other_word = [name for name in names if name == OTHER_WORDS.get(str(value))]
     longer = [name for name in names if name.startswith(f"{value}_")]
     lowered = {name.lower(): name for name in names}
-    near = longer or [lowered[key] for key in difflib.get_close_matches(str(value).lower(), lowered, 1)]
+    near = other_word or longer or [lowered[key] for key in difflib.get_close_matches(str(value).lower(), lowered, 1)]
     if not near:
         near = difflib.get_close_matches(str(value).lower(), also, 1)
     meant = [f"{name!r} ({also[name]})" if name in also else repr(name) for name in near]

@@ -23,7 +23,11 @@ _OTHER_WORDS = {
     **dict.fromkeys(("num_rounds", "n_rounds"), "training.rounds"),
     **dict.fromkeys(("dirichlet", "lda"), "partition=dirichlet alpha=0.1"),
     **dict.fromkeys(("iid", "natural"), "partition=iid or partition=natural"),
+    **dict.fromkeys(("frac", "fraction", "participation", "client_fraction"), "selection.clients_per_round"),
+    **dict.fromkeys(("algorithm", "algorithms", "recipe", "recipes"), "methods"),
     "plugin": "the option --plugin FILE",
+    "out": "the option --out FOLDER",
+    "data_dir": "the option --data-dir FOLDER",
 }
 """Keys that users try, and no other rule finds -> what they mean."""
 

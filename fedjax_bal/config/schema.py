@@ -86,6 +86,19 @@ class DatasetSection(Variant):
         constants = {"mean": (_Constant, reader.mean or OWN), "std": (_PositiveConstant, reader.std or OWN)}
         return {**reader.options, **constants}
 
+    @classmethod
+    def _rule(cls, key: str, value: Any = None) -> str:
+        """Says what a key may be; for a path, or a name on the hub, how to load it."""
+        text = str(value)
+        own = next((name for ending, name in {".csv": "csv", ".npz": "npz"}.items() if text.endswith(ending)), "")
+        if key != "name" or not (own or "/" in text):
+            return super()._rule(key, value)
+        label = ", label: COLUMN" if own == "csv" else ""
+        forms = [
+            f"{{name: {name}, path: {text}{label}}}" for name in ([own] if own else ["image_folder", "huggingface"])
+        ]
+        return f", must be a name; your own data are loaded by {' or '.join(forms)}"
+
 
 class PartitionSection(Variant):
     """The division of the training images among clients.

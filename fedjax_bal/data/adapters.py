@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_bal.annotations import suggesting
 from fedjax_bal.data.arrays import REMEDY, TEST_SHARE, TestBy, as_dataset, without_objects
 from fedjax_bal.data.inputs import to_array
 from fedjax_bal.data.reading import DataError, reading, shortened
@@ -14,14 +15,16 @@ from fedjax_bal.types import Dataset
 from fedjax_bal.validate import check_unmasked, is_number
 
 
+@suggesting
 def from_arrays(
     train: tuple[Any, Any],
-    test: tuple[Any, Any] | float,
+    test: tuple[Any, Any] | float = TEST_SHARE,
     class_names: Sequence[str] | None = None,
-    train_clients: Any = None,
+    clients: Any = None,
     *,
     test_clients: Any = None,
     test_seed: int = 0,
+    test_by: TestBy = "classes",
 ) -> Dataset:
     """Makes a data set from arrays.
 
@@ -31,13 +34,14 @@ def from_arrays(
             whose columns become feature vectors. Labels are `Int[D]` from 0, or D texts whose classes are
             `class_names`, by default the categories of a categorical column, or the distinct texts of `train`, sorted:
             by value if all are integers.
-        test: the same; or, without test data, the share of each class of `train` that becomes the test set: 0.2. The
-            columns of data frames and the classes of texts are compared by name: they may have another order.
+        test: the same; or, without test data, the share of each class of `train` that becomes the test set. The columns
+            of data frames and the classes of texts are compared by name: they may have another order.
         class_names: C names; None for the numbers of the classes.
-        train_clients: number or name of each training input's client, for a natural partition. Clients are numbered in
+        clients: number or name of the client of each input of `train`, for a natural partition. Clients are numbered in
             the order of their names, sorted in the same way.
-        test_clients: the same for each test input.
+        test_clients: the same for each input of `test`.
         test_seed: the seed of the split where `test` is a share.
+        test_by: "clients" holds out a share of the clients instead, with all their rows.
 
     Returns:
         The data set. By default `federate` normalises it with the mean and standard deviation of each channel or
@@ -53,7 +57,7 @@ def from_arrays(
         >>> dataset = from_arrays((features, labels), (features[:2], labels[:2]), ["no", "yes"])
         >>> dataset.train_images.dtype, dataset.class_names
         (dtype('float32'), ('no', 'yes'))
-        >>> from_arrays((features, labels), 1 / 3, train_clients=list("aabbcc")).test_labels
+        >>> from_arrays((features, labels), 1 / 3, clients=list("aabbcc")).test_labels
         array([1, 0], dtype=int32)
     """
     pairs = {"train": train} if is_number(test) else {"train": train, "test": test}
@@ -67,13 +71,14 @@ def from_arrays(
     for half, (_, labels) in pairs.items():
         arrays[f"{half}_labels"] = _array(f"{half}_labels", labels)
         arrays[f"{half}_class_names"] = _categories(labels)
-    others = {"class_names": class_names, "train_clients": train_clients, "test_clients": test_clients}
+    others = {"class_names": class_names, "train_clients": clients, "test_clients": test_clients}
     arrays |= {name: _array(name, value) for name, value in others.items() if value is not None}
     share = test if isinstance(test, int | float) else None
-    dataset = as_dataset("from_arrays", arrays, share, test_seed, REMEDY)
+    dataset = as_dataset("from_arrays", arrays, share, test_seed, REMEDY, test_by)
     return dataset._replace(input_names=input_names)
 
 
+@suggesting
 def from_pandas(
     frame: Any,
     label: str,
@@ -83,6 +88,7 @@ def from_pandas(
     *,
     test_seed: int = 0,
     test_by: TestBy = "classes",
+    categories: Sequence[str] | None = None,
 ) -> Dataset:
     """Makes a data set of feature vectors from a table: a data frame, or anything else with columns by name.
 
@@ -93,15 +99,18 @@ def from_pandas(
         clients: the column of users, texts or integers, for a natural partition.
         test: the share of each class that becomes the test set; or a second table, whose columns are taken by name. A
             class that only it has is refused; its users are known if it has the column `clients`, too.
-        inputs: the columns of inputs, numbers; by default all but `label` and `clients`.
+        inputs: the columns of inputs, numbers or `categories`; by default all but `label` and `clients`.
         test_seed: the seed of the split where `test` is a share.
         test_by: "clients" holds out a share of the users instead, with all their rows, so that no user (a patient, for
             instance) is in both parts.
+        categories: the columns of inputs whose values are texts, or integers that stand for something. Each value
+            becomes an input, such as `sex=F`, which is 1 in the rows that have this value and 0 in the others; the
+            inputs of a column are sorted. A value that only the second table has is refused.
 
     Returns:
         The data set: vectors `Float32[D, F]`, in the order of the columns, which `federate` normalises column by column
-        with the mean and standard deviation of the training rows. `client_names` are the users, those with training
-        rows first.
+        with the mean and standard deviation of the training rows. `input_names` are the inputs, and `client_names` the
+        users, those with training rows first.
 
     Raises:
         DataError: a column doesn't exist, has missing values, or can't be what it is named for; or a class has test
@@ -112,12 +121,14 @@ def from_pandas(
         >>> dataset = from_pandas(frame, label="y", clients="user", test=0.5)  # a mapping serves as well
         >>> dataset.class_names, dataset.train_images.shape, dataset.test_labels
         (('no', 'yes'), (2, 1), array([0, 1], dtype=int32))
+        >>> frame = {"age": [31, 52, 47, 29], "sex": list("FMFM"), "y": ["no", "no", "yes", "yes"]}
+        >>> from_pandas(frame, label="y", test=0.5, categories=["sex"]).input_names
+        ('age', 'sex=F', 'sex=M')
     """
     table = _table("from_pandas", frame)
     other = test if is_number(test) else _table("from_pandas: test", test)
-    return table_dataset(
-        table, other, str(label), None if clients is None else str(clients), inputs, test_seed, test_by
-    )
+    users = None if clients is None else str(clients)
+    return table_dataset(table, other, str(label), users, inputs, test_seed, test_by, categories)
 
 
 def _table(source: str, frame: Any) -> InputTable:

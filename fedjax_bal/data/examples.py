@@ -6,11 +6,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_bal.data.arrays import REMEDY, as_dataset, without_objects
+from fedjax_bal.annotations import suggesting
+from fedjax_bal.data.arrays import REMEDY, TEST_SHARE, as_dataset, without_objects
 from fedjax_bal.data.inputs import is_tensor, to_array
 from fedjax_bal.data.reading import DataError, reading, shortened
 from fedjax_bal.types import Dataset
-from fedjax_bal.validate import is_number
+from fedjax_bal.validate import is_number, suggestion
 
 _ONCE = (
     "; each row must be read once: pass {}. To train more often on rare classes, balance in training, with "
@@ -25,7 +26,10 @@ ItemLayout = Literal["examples", "batches", "either"]
 """What an object yields, as far as it says so."""
 
 
-def from_torch(train: Any, test: Any, class_names: Sequence[str] | None = None, *, test_seed: int = 0) -> Dataset:
+@suggesting
+def from_torch(
+    train: Any, test: Any = TEST_SHARE, class_names: Sequence[str] | None = None, *, test_seed: int = 0
+) -> Dataset:
     """Makes a data set from PyTorch's data sets or loaders, which are read once.
 
     Args:
@@ -72,13 +76,14 @@ def from_torch(train: Any, test: Any, class_names: Sequence[str] | None = None, 
     return as_dataset("from_torch", arrays, test if is_number(test) else None, test_seed, REMEDY)
 
 
+@suggesting
 def from_tf_data(
     train: Any,
-    test: Any,
+    test: Any = TEST_SHARE,
     class_names: Sequence[str] | None = None,
     *,
     inputs: str = "image",
-    labels: str = "label",
+    label: str = "label",
     test_seed: int = 0,
 ) -> Dataset:
     """Makes a data set from two `tf.data.Dataset` objects, which are read once.
@@ -90,7 +95,7 @@ def from_tf_data(
             folders, labels are compared by name.
         class_names: see `from_torch`.
         inputs: the key of inputs in mappings.
-        labels: the key of labels in mappings.
+        label: the key of labels in mappings.
         test_seed: see `from_arrays`.
 
     Returns:
@@ -110,8 +115,8 @@ def from_tf_data(
     def pair(example: Any) -> Any:
         if not isinstance(example, dict):
             return example
-        check_keys("from_tf_data", example, inputs, labels)
-        return example[inputs], example[labels]
+        check_keys("from_tf_data", example, inputs, label)
+        return example[inputs], example[label]
 
     arrays: dict[str, Any] = {} if class_names is None else {"class_names": without_objects(np.asarray(class_names))}
     for half, rows in _halves(train, test).items():
@@ -293,8 +298,10 @@ def check_keys(source: str, columns: Iterable[str], *names: Any) -> None:
     columns = list(columns)
     for name in names:
         if not isinstance(name, str) or name not in columns:
+            near = suggestion(name, columns)
             raise DataError(
-                f"{source}: has {', '.join(columns)}, but no {name!r}; name the right ones with inputs= and labels="
+                f"{source}: has {', '.join(columns)}, but no {name!r}; {f'{near} ' if near else ''}Name the right ones "
+                "with inputs and label."
             )
 
 

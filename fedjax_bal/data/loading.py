@@ -14,7 +14,7 @@ from fedjax_bal.data.reading import DataError, MissingError
 from fedjax_bal.data.sources import find_reader, tfds
 from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.types import Dataset
-from fedjax_bal.validate import per_channel
+from fedjax_bal.validate import per_channel, suggestion
 
 OWN = "own"
 """The value of `mean` or `std` that stands for that of the training images."""
@@ -37,8 +37,9 @@ def load(
     `fedjax-bal data list` shows all sets, and whether a folder holds them.
 
     A user's own images, feature vectors or token ids come from an npz file, `load("npz", path="mine.npz")`; a table
-    from a CSV file, `load("csv", path="mine.csv", label="y")`; or images from a folder of image files for each class,
-    `load("image_folder", path="mine", side=64)`. A relative path starts at `data_dir`, if that is given. `from_arrays`,
+    from a CSV file, `load("csv", path="mine.csv", label="y")`; images from a folder of image files for each class,
+    `load("image_folder", path="mine", side=64)`; or a data set of Hugging Face from a folder or from the hub,
+    `load("huggingface", path="ylecun/mnist")`. A relative path starts at `data_dir`, if that is given. `from_arrays`,
     `from_pandas`, `from_torch`, `from_tf_data` and `from_huggingface` take them from memory.
 
     Args:
@@ -159,13 +160,17 @@ def _read_with(reader: Reader, data_dir: str | os.PathLike | None, options: dict
         raise ValueError(f"data set {name} needs its path, as in load({name!r}, path=...), received {sorted(options)}.")
     unknown = sorted(set(options) - set(taken))
     if unknown:
-        raise ValueError(f"data set {name} takes {', '.join(taken) or 'no options'}, received {unknown[0]!r}.")
+        near = suggestion(unknown[0], taken)
+        takes = ", ".join(taken) or "no options"
+        raise ValueError(f"data set {name} takes {takes}, received {unknown[0]!r}{f'; {near}' if near else '.'}")
     missing = [key for key, option in taken.items() if option.default is option.empty and key not in options]
     if missing:
         raise ValueError(f"data set {name} needs {', '.join(missing)}, as in load({name!r}, {missing[0]}=...).")
     if "path" not in taken:
         return reader.read(**options)
     path = Path(data_dir or "", options["path"])
+    if reader.on_hub and not path.exists():
+        return reader.read(**options)
     if not os.path.exists(path) and not Path(options["path"]).is_absolute():
         start = "the current folder, or from --data-dir where it is given"
         counts = "the folder given with --data-dir" if data_dir else start

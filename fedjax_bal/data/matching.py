@@ -12,37 +12,40 @@ from fedjax_bal.validate import suggestion
 
 
 def columns_by_name(source: str, frame: Any, names: Sequence[str]) -> np.ndarray:
-    """Returns the named columns of a table as vectors, whatever their order there; other columns are ignored.
+    """Returns the named inputs of a table as vectors, whatever the order of its columns; other columns are ignored.
 
     Args:
         source: the argument's name; messages begin with it.
         frame: the table, see `from_pandas`, which reads its columns in the same way.
-        names: F names of columns.
+        names: F names of columns, or of categories: `sex=F` is 1 where the column `sex` holds `F`, and 0 elsewhere.
 
     Returns:
         `Float32[B, F]`, in the order of `names`.
 
     Raises:
-        DataError: columns are missing, or have missing values or other values than numbers.
+        DataError: columns are missing, or have missing values, other values than numbers, or unknown categories.
 
     Example:
         >>> frame = {"kind": ["cat", "dog"], "height": [30, 60], "weight": [4.5, 20.0]}
         >>> columns_by_name("inputs", frame, ["weight", "height"]).tolist()
         [[4.5, 30.0], [20.0, 60.0]]
+        >>> columns_by_name("inputs", frame, ["kind=cat", "kind=dog"]).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
         >>> columns_by_name("inputs", frame, ["weights", "age"])  # doctest: +NORMALIZE_WHITESPACE
         Traceback (most recent call last):
         fedjax_bal.data.reading.DataError: inputs: has no column 'weights' (did you mean 'weight'?), 'age'; it has kind,
         height, weight, and needs weights, age.
     """
     table = _table(source, frame)
-    lacking = [name for name in names if name not in table.columns]
+    needed = list(dict.fromkeys(name if name in table.columns else name.partition("=")[0] for name in names))
+    lacking = [name for name in needed if name not in table.columns]
     if lacking:
         hints = [f"{name!r}{f' ({near})' if (near := suggestion(name, table.columns)) else ''}" for name in lacking]
         raise DataError(
             f"{source}: has no column {shortened(', '.join(hints), 300)}; it has "
-            f"{shortened(', '.join(table.columns), 200)}, and needs {shortened(', '.join(names), 200)}."
+            f"{shortened(', '.join(table.columns), 200)}, and needs {shortened(', '.join(needed), 200)}."
         )
-    for name in names:
+    for name in needed:
         if isinstance(table.columns[name], str) or not hasattr(table.columns[name], "__len__"):
             raise DataError(
                 f"{source}: column {name!r} holds {shortened(repr(table.columns[name]), 40)}, must be a list with a "

@@ -1,12 +1,13 @@
 """From a table to a data set: columns by name, of a data frame or of a CSV file, become inputs, labels and clients."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.data.arrays import MISSING, as_dataset, as_read, as_shown, without_objects
+from fedjax_bal.data.arrays import MISSING, as_dataset, as_read, as_shown, check_distinct, without_objects
+from fedjax_bal.data.memory import check_memory
 from fedjax_bal.data.reading import DataError, reading, shortened
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import check_unmasked, suggestion
@@ -40,21 +41,23 @@ def table_dataset(
     inputs: str | Sequence[str] | None = None,
     test_seed: int = 0,
     test_by: str = "classes",
+    categories: str | Sequence[str] | None = None,
 ) -> Dataset:
     """Makes a data set from a table, see `fedjax_bal.data.from_pandas`."""
-    names = input_names(table.source, table.columns, label, clients, inputs)
+    columns = input_names(table.source, table.columns, label, clients, inputs)
     halves = {"train": table}
     if isinstance(test, InputTable):
         halves["test"] = test
-        for name in (label, *names):
+        for name in (label, *columns):
             _check_column(test.source, name, test.columns)
+    keys = {label: "a class", **({} if clients is None else {clients: "a client"})}
+    names = with_categories(table, columns, categories, keys)
     arrays = {}
     for half, part in halves.items():
         users = {clients: "a client"} if clients is not None and clients in part.columns else {}
         arrays[f"{half}_images"] = input_matrix(part, names, {label: "a class", **users})
     if inputs is None:
-        for name in names:
-            _refuse_record_numbers(table.source, name, _column(table, name))
+        refuse_record_numbers(table, names)
 
     with reading(table.source, "write the column in one way in both tables."):
         labels = as_read(f"column {label!r}", [_keys(part, label, "a class") for part in halves.values()])
@@ -112,15 +115,103 @@ def input_names(
     return names
 
 
-def input_matrix(table: InputTable, names: Sequence[str], keys: Mapping[str, str] | None = None) -> np.ndarray:
-    """Returns columns of numbers as vectors, `Float32[D, F]`, since integers would be token ids.
+def check_categories(
+    source: str, columns: Collection[str], inputs: Collection[str], categories: str | Sequence[str] | None
+) -> list[str]:
+    """Returns the columns of categories; raises `DataError` for those that aren't inputs, or whose names clash."""
+    chosen = [categories] if isinstance(categories, str) else [str(name) for name in categories or ()]
+    for name in chosen:
+        _check_column(source, name, columns)
+        if name not in inputs:
+            raise DataError(f"{source}: categories include {name!r}, which is no input; add it, or leave it out.")
+        clash = next((column for column in columns if column.startswith(f"{name}=")), name if "=" in name else "")
+        if clash:
+            raise DataError(
+                f"{source}: column {clash!r} has a name as those of categories, such as '{name}=...'; rename it."
+            )
+    return chosen
 
-    Raises `DataError` for a column with texts, missing values, or numbers that aren't finite. Missing values in the
-    columns of `keys`, see `refuse_missing`, are reported with those of the inputs.
+
+def with_categories(
+    table: InputTable, columns: Sequence[str], categories: str | Sequence[str] | None, keys: Mapping[str, str]
+) -> list[str]:
+    """Returns the names of inputs: those of columns of numbers, and for each category one such as `sex=F`.
+
+    Args:
+        table: the table.
+        columns: the columns that are inputs.
+        categories: those of them whose values, texts or integers, are categories; they are sorted, as classes are.
+        keys: see `refuse_missing`.
+
+    Raises:
+        DataError: a column of categories isn't an input, has missing values, or its name can't be told from an input's;
+            or others hold texts.
     """
-    arrays = refuse_missing(table, names, keys or {})
-    columns = []
+    chosen = check_categories(table.source, table.columns, columns, categories)
+    numbers = [name for name in columns if name not in chosen]
+    arrays = refuse_missing(table, numbers, {**keys, **dict.fromkeys(chosen, "a category")})
+    held = {name: arrays[name].tolist() for name in numbers if arrays[name].dtype.kind in "UO"}
+    texts = text_columns(held)
+    wrong = next((name for name in held if name in (*texts.repeating, *texts.others)), None)
+    if wrong is not None:
+        row = next(row for row, value in enumerate(held[wrong]) if not _is_numeric(value))
+        raise not_a_number(table.source, wrong, held[wrong][row], table.place(row), texts)
+
+    names = []
+    for name in columns:
+        if name not in chosen:
+            names.append(name)
+            continue
+        with reading(table.source, "write the column in one way."):
+            (values,) = as_read(f"column {name!r}", [_keys(table, name, "a category")])
+            found = np.unique(values).astype(str).tolist()
+            check_distinct(f"column {name!r}", found)
+        needed = 4 * len(values) * len(found)
+        check_memory(f"{table.source}: column {name!r} has {len(found):,} categories, which need", needed)
+        names += [f"{name}={value}" for value in found]
+    return names
+
+
+class TextColumns(NamedTuple):
+    """Columns of texts: those whose texts repeat, as categories do, and those of dates, record numbers or remarks."""
+
+    repeating: list[str]
+    others: list[str]
+
+
+def text_columns(columns: Mapping[str, Sequence[Any]]) -> TextColumns:
+    """Returns the columns in which more than half of the values are texts that aren't numbers in any way of writing.
+
+    Example:
+        >>> text_columns({"sex": list("FMFM"), "age": ["31", "x", "27", "40"], "name": ["Ann", "Bo", "Cy", "Di"]})
+        TextColumns(repeating=['sex'], others=['name'])
+    """
+    found = TextColumns([], [])
+    for name, values in columns.items():
+        texts = [value for value in values if isinstance(value, str) and not (_is_missing(value) or _is_numeric(value))]
+        if len(texts) > len(values) / 2 and not _options_to_read(texts[0]):
+            repeats = len(set(texts)) <= len(texts) / 2
+            (found.repeating if repeats else found.others).append(name)
+    return found
+
+
+def input_matrix(table: InputTable, names: Sequence[str], keys: Mapping[str, str] | None = None) -> np.ndarray:
+    """Returns inputs as vectors, `Float32[D, F]`, since integers would be token ids.
+
+    A name is that of a column of numbers; or of a category: `sex=F` is 1 where the column `sex` holds `F`, otherwise 0.
+
+    Raises `DataError` for a column with texts, missing values, or numbers that aren't finite, and for a category that
+    has no name. Missing values in the columns of `keys`, see `refuse_missing`, are reported with those of the inputs.
+    """
+    categories: dict[str, list[str]] = {}
     for name in names:
+        if name not in table.columns:
+            column, _, value = name.partition("=")
+            categories.setdefault(column, []).append(value)
+    numbers = [name for name in names if name in table.columns]
+    arrays = refuse_missing(table, numbers, {**(keys or {}), **dict.fromkeys(categories, "a category")})
+    columns = {}
+    for name in numbers:
         array = arrays[name]
         if array.dtype.kind not in "biuf":
             raise _no_numbers(table, name, array)
@@ -133,12 +224,37 @@ def input_matrix(table: InputTable, names: Sequence[str], keys: Mapping[str, str
                 f"{table.source}: column {name!r} holds {array[row]} in {table.place(row)}; expected numbers that are "
                 "finite in 32 bits: leave such rows out."
             )
-        columns.append(numbers)
-    return np.stack(columns, axis=1)
+        columns[name] = numbers
+    for column, values in categories.items():
+        columns |= _indicators(table, column, values)
+    return np.stack([columns[name] for name in names], axis=1)
+
+
+def _indicators(table: InputTable, column: str, categories: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns an input of 0 and 1 for each category; raises `DataError` for a value that isn't one of them."""
+    with reading(table.source, "write the column as in the training rows."):
+        known, values = as_read(f"column {column!r}", [np.array(categories), _keys(table, column, "a category")])
+    unknown = ~np.isin(values, known)
+    if unknown.any():
+        row = int(np.argmax(unknown))
+        near = suggestion(str(values[row]), categories)
+        raise DataError(
+            f"{table.source}: column {column!r} holds {values[row].item()!r} in {table.place(row)}; the categories in "
+            f"training are {shortened(', '.join(categories), 200)}: {f'{near} ' if near else ''}Correct it, or leave "
+            "such rows out."
+        )
+    inputs = [(values == value).astype(np.float32) for value in known]
+    return {f"{column}={name}": array for name, array in zip(categories, inputs, strict=True)}
+
+
+def refuse_record_numbers(table: InputTable, names: Sequence[str]) -> None:
+    """Raises `DataError` for a column of integers, as they were read, that would be learnt by heart, or lose digits."""
+    for name in names:
+        if name in table.columns:
+            _refuse_record_numbers(table.source, name, _column(table, name))
 
 
 def _refuse_record_numbers(source: str, name: str, column: np.ndarray) -> None:
-    """Raises `DataError` for a column of integers, as they were read, that would be learnt by heart, or lose digits."""
     if column.dtype.kind not in "iuf" or (column.dtype.kind == "f" and (column != np.rint(column)).any()):
         return
     if len(column) >= _FEWEST and len(np.unique(column)) == len(column):
@@ -175,8 +291,8 @@ def _refuse_untrained(test: InputTable, label: str, labels: np.ndarray, classes:
     )
 
 
-def not_a_number(source: str, name: str, value: Any, place: str) -> DataError:
-    """Returns the error for an input that isn't a number."""
+def not_a_number(source: str, name: str, value: Any, place: str, texts: TextColumns | None = None) -> DataError:
+    """Returns the error for an input that isn't a number; `texts` are the columns of texts, all of which it names."""
     options = _options_to_read(value)
     if options:
         remedy = (
@@ -184,6 +300,10 @@ def not_a_number(source: str, name: str, value: Any, place: str) -> DataError:
         )
     else:
         remedy = "encode the column as numbers, name it as clients if it holds users, or list the inputs, inputs=[...]."
+        if texts is not None and texts.others:
+            remedy = f"leave out {shortened(', '.join(texts.others))}, whose texts don't repeat; or {remedy}"
+        if texts is not None and texts.repeating:
+            remedy = f"categories: [{', '.join(texts.repeating)}] makes inputs of 0 and 1, one for each text; {remedy}"
     return DataError(
         f"{source}: column {name!r} holds {shortened(repr(value), 40)} in {place}, and inputs are numbers: {remedy}"
     )

@@ -70,7 +70,8 @@ def export_model(
     NVIDIA's and AMD's GPUs and for TPUs: an npz file with its bytes, `program`, which takes any number of inputs as the
     federation has them, and returns logits `Float32[B, C]`. All have a JSON text `about` (safetensors: in the
     metadata; Orbax: an item) with the inputs, their mean and standard deviation, `class_names` in the order of the
-    logits, and `input_names`, the columns of a table in the order that the network expects.
+    logits, and `input_names`, the columns of a table in the order that the network expects; of categories, `sex=F` is 1
+    where the column `sex` holds `F`, and 0 elsewhere.
 
     Args:
         file: the file, or the folder for Orbax.

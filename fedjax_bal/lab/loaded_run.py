@@ -194,7 +194,7 @@ class LoadedRun:
 
     @property
     def input_names(self) -> tuple[str, ...] | None:
-        """F names of the columns that the first method was trained on, in this order; None for other inputs."""
+        """F names of the first method's inputs, columns or categories (`sex=F`), in order; None for other inputs."""
         known = self._network(0)
         return (inputs_of(self._setup.simulations[0].federation) if known is None else known[1]).names
 
@@ -226,9 +226,10 @@ class LoadedRun:
 
         Args:
             inputs: for a run on a table, a data frame or a mapping of names to columns: the columns of `input_names`
-                are taken by name, in any order and with the types that `data.from_pandas` takes, and others are
-                ignored. Or an array `[B, ...]` like the training inputs, not normalised, with columns in the order of
-                `input_names`; floats in place of bytes are on the scale [0, 1].
+                are taken by name (`sex` for the category `sex=F`), in any order and with the types that
+                `data.from_pandas` takes, and others are ignored. Or an array `[B, ...]` like the training inputs, not
+                normalised, with columns in the order of `input_names`; floats in place of bytes are on the scale
+                [0, 1].
             method: the method's name.
             seed: the seed.
             names: return the names of the classes in place of their numbers.
@@ -239,8 +240,9 @@ class LoadedRun:
                 of the logits, `Float32[B, C]`, whose columns are in the order of `class_names`.
 
         Raises:
-            ValueError: a column is missing or not numeric, a frame is given to a run without input names, an array has
-                another shape, type or scale, token ids exceed the vocabulary, or an error of `variables`.
+            ValueError: a column is missing or not numeric, a category wasn't trained, a frame is given to a run without
+                input names, an array has another shape, type or scale, token ids exceed the vocabulary, or an error of
+                `variables`.
         """
         if names and probabilities:
             raise ValueError("names: received True together with probabilities=True; set only one of them")

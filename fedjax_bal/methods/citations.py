@@ -73,7 +73,7 @@ def citation(recipe: Recipe) -> str:
     """Returns the BibTeX entries of the papers behind a recipe.
 
     FedAvg's entry comes first, because every recipe builds on it, followed by those of the combined recipes in order,
-    without repetition.
+    without repetition. Those without a known paper, such as your own, are named in a comment at the end.
 
     Args:
         recipe: a recipe or a combination of several; only its name is used.
@@ -82,7 +82,7 @@ def citation(recipe: Recipe) -> str:
         The entries, separated by empty lines.
 
     Raises:
-        ValueError: the name contains something other than recipes with known papers.
+        ValueError: none of the combined recipes has a known paper.
 
     Example:
         >>> from fedjax_bal.recipes import balanced_softmax, combine, scaffold
@@ -90,10 +90,15 @@ def citation(recipe: Recipe) -> str:
         @inproceedings{mcmahan2017fedavg, @inproceedings{karimireddy2020scaffold, @inproceedings{ren2020balanced,
     """
     recipe = combine(recipe)  # rejects what isn't a recipe
+    names = recipe.name.split("+")
+    unknown = [name for name in names if not _behind(name)]
+    if len(unknown) == len(names):
+        _refuse(recipe.name, unknown[0])
     found: dict[str, Paper] = {}
-    for name in ("fedavg", *recipe.name.split("+")):
-        found |= _behind(name) or _refuse(recipe.name, name)
-    return "\n\n".join(paper.bibtex for paper in found.values())
+    for name in ("fedavg", *names):
+        found |= _behind(name)
+    comments = [f"% {name}: no paper is known; register(..., citation=...) names one" for name in unknown]
+    return "\n\n".join([*(paper.bibtex for paper in found.values()), *comments])
 
 
 def short_citation(name: str) -> str:

@@ -1,5 +1,7 @@
 """Data sets from arrays, and from data frames where their libraries are installed."""
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -29,7 +31,7 @@ def test_arrays():
 def test_a_share_of_each_class_may_be_held_out():
     labels = np.repeat([0, 1], [10, 5])
     rows = np.arange(15.0)[:, None]
-    dataset = data.from_arrays((rows, labels), 0.2, train_clients=rows[:, 0].astype(int))
+    dataset = data.from_arrays((rows, labels), 0.2, clients=rows[:, 0].astype(int))
     assert np.bincount(dataset.test_labels).tolist() == [2, 1] and dataset.test_share == 0.2
     taken = [*dataset.train_images.ravel(), *dataset.test_images.ravel()]
     assert sorted(taken) == list(range(15))
@@ -75,7 +77,7 @@ def test_clients_of_both_halves_have_one_number_each(tmp_path):
 
 def test_held_out_rows_keep_their_clients():
     rows = np.arange(12.0)[:, None]
-    dataset = data.from_arrays((rows, np.arange(12) % 2), 0.4, train_clients=[f"u{row:02}" for row in range(12)])
+    dataset = data.from_arrays((rows, np.arange(12) % 2), 0.4, clients=[f"u{row:02}" for row in range(12)])
     names = np.array(dataset.client_names)
     assert names[dataset.train_clients].tolist() == [f"u{row:02.0f}" for row in dataset.train_images[:, 0]]
     assert names[dataset.test_clients].tolist() == [f"u{row:02.0f}" for row in dataset.test_images[:, 0]]
@@ -99,14 +101,14 @@ def test_names_that_look_the_same_are_refused(kind):
     with pytest.raises(data.DataError, match="from_arrays: classes .* and .* look the same"):
         data.from_arrays((IMAGES, names[LABELS]), (IMAGES[:4], names[LABELS[:4]]))
     with pytest.raises(data.DataError, match="from_arrays: clients .* and .* look the same"):
-        data.from_arrays((IMAGES, LABELS), (IMAGES[:4], LABELS[:4]), train_clients=names[LABELS])
+        data.from_arrays((IMAGES, LABELS), (IMAGES[:4], LABELS[:4]), clients=names[LABELS])
     others = ["m2", "m\u00b2", "\u0645\u06cc\u200c\u062e"]  # they look different, and a joiner may belong to a word
     assert data.from_arrays((IMAGES, LABELS), (IMAGES[:4], LABELS[:4]), others).class_names == tuple(others)
 
 
 def test_texts_are_classes_and_clients_also_as_pandas_keeps_them():
     words, owners = np.array(["cat", "owl", "bee"], object)[LABELS], np.array(list("uvwuvw"), object)
-    sorted_names = data.from_arrays((IMAGES, words), (IMAGES[:4], words[:4]), train_clients=owners)
+    sorted_names = data.from_arrays((IMAGES, words), (IMAGES[:4], words[:4]), clients=owners)
     assert sorted_names.class_names == ("bee", "cat", "owl")
     assert sorted_names.train_labels.tolist() == [("bee", "cat", "owl").index(word) for word in words]
     assert sorted_names.train_clients.tolist() == [0, 1, 2, 0, 1, 2]
@@ -173,7 +175,7 @@ def test_missing_labels_and_clients_are_named(kind):
     with pytest.raises(data.DataError, match="train_labels holds .* in row 2, .* missing value, in 1 of 6 rows"):
         data.from_arrays((IMAGES, MISSING[kind]), 0.5)
     with pytest.raises(data.DataError, match="train_clients holds .* in row 2, .* missing value"):
-        data.from_arrays((IMAGES, LABELS), (IMAGES, LABELS), train_clients=MISSING[kind])
+        data.from_arrays((IMAGES, LABELS), (IMAGES, LABELS), clients=MISSING[kind])
 
 
 def test_a_name_that_is_given_may_look_like_a_missing_value():
@@ -197,12 +199,12 @@ def test_labels_and_clients_of_other_types():
         with pytest.raises(data.DataError, match="class_names is .* expected different texts in a list"):
             data.from_arrays((IMAGES, list("abcabc")), 0.5, names)
     users = data.from_arrays(
-        (IMAGES, LABELS), (IMAGES[:4], LABELS[:4]), train_clients=(LABELS + 8.0)[:, None], test_clients=["10", "9"] * 2
+        (IMAGES, LABELS), (IMAGES[:4], LABELS[:4]), clients=(LABELS + 8.0)[:, None], test_clients=["10", "9"] * 2
     )
     assert users.client_names == ("8", "9", "10") and users.test_clients.tolist() == [2, 1, 2, 1]
     assert users.train_clients.tolist() == LABELS.tolist()
     with pytest.raises(data.DataError, match="train_clients are integers .* and test_clients are texts .u, .* one way"):
-        data.from_arrays(*halves, train_clients=LABELS, test_clients=list("uvuv"))
+        data.from_arrays(*halves, clients=LABELS, test_clients=list("uvuv"))
 
 
 @pytest.mark.parametrize("clients", [["10", "9", "1"], [" b", "c ", "a"], ["007", "10", "9"], ["1.0", "+2", "10"]])
@@ -217,8 +219,8 @@ def test_all_doors_number_classes_and_clients_alike(clients, tmp_path):
     made = [
         data.from_pandas(frame, "y", "who"),
         data.load("csv", path=tmp_path / "t.csv", label="y", clients="who"),
-        data.from_huggingface(datasets.Dataset.from_dict(rows), 0.2, inputs=["f"], labels="y", clients="who"),
-        data.from_arrays((frame[["f"]], frame["y"]), 0.2, train_clients=frame["who"]),
+        data.from_huggingface(datasets.Dataset.from_dict(rows), 0.2, inputs=["f"], label="y", clients="who"),
+        data.from_arrays((frame[["f"]], frame["y"]), 0.2, clients=frame["who"]),
         data.load("npz", path=tmp_path / "t.npz"),
     ]
     for dataset in made:
@@ -355,3 +357,33 @@ def test_tensors_and_lists_of_them():
         np.testing.assert_array_equal(dataset.train_images, halves.detach())
     with pytest.raises(data.DataError, match="train_images .*tensor of torch.float32 and torch.sparse_coo.*to_dense"):
         data.from_arrays((halves.detach().to_sparse(), LABELS), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("door", "wrong", "right"),
+    [
+        (data.from_pandas, "labels", "label"),
+        (data.from_pandas, "target", "label"),
+        (data.from_huggingface, "labels", "label"),
+        (data.from_huggingface, "users", "clients"),
+        (data.from_arrays, "train_clients", "clients"),
+        (data.from_arrays, "test_size", "test"),
+        (data.from_torch, "class_name", "class_names"),
+        (data.from_tf_data, "labels", "label"),
+        (data.find_reader("csv").read, "labels", "label"),
+        (data.find_reader("npz").read, "test_share", "test"),
+        (data.find_reader("image_folder").read, "tset", "test"),
+    ],
+)
+def test_another_name_of_an_argument(door, wrong, right):
+    with pytest.raises(TypeError, match=f"'{wrong}'; did you mean '{right}'"):
+        door(None, **{wrong: None})
+
+
+def test_all_doors_call_the_same_arguments_by_one_name():
+    doors = [data.from_pandas, data.from_huggingface, data.from_arrays, data.from_torch, data.from_tf_data]
+    doors += [data.find_reader(name).read for name in ("csv", "npz", "image_folder", "huggingface")]
+    taken = [set(inspect.signature(door).parameters) for door in doors]
+    known = {"label", "clients", "test", "test_seed", "test_by", "inputs", "categories", "class_names", "test_clients"}
+    assert set.union(*taken) - known == {"frame", "train", "path", "split", "config", "delimiter", "side", "channels"}
+    assert all({"test", "test_seed"} <= names for names in taken)

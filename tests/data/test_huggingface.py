@@ -54,7 +54,7 @@ def test_hugging_face():
     assert dataset.class_names == ("a", "b", "c")
     ids = np.arange(12).reshape(6, 2)
     halves = [HuggingFace({"input_ids": list(ids[:end]), "y": LABELS[:end]}) for end in (6, 4)]
-    same(data.from_huggingface(*halves, inputs="input_ids", labels="y"), ids)
+    same(data.from_huggingface(*halves, inputs="input_ids", label="y"), ids)
 
 
 def test_names_of_both_splits():
@@ -97,7 +97,6 @@ def test_keys_that_are_missing():
 def test_what_is_no_split_of_hugging_face():
     half = HuggingFace({"x": np.arange(6), "label": np.array(list("nynyn?"))})
     for wrong, message in (
-        ({"train": half, "test": half}, r"received splits 'train', 'test', must be one: give dataset\['train'\]"),
         (iter([half]), "received list_iterator, which can't be indexed: load it without streaming=True"),
         (half, r"column 'label' has 1 missing value \('\?'\) in 6 rows"),
     ):
@@ -105,6 +104,75 @@ def test_what_is_no_split_of_hugging_face():
             data.from_huggingface(wrong, 0.5, inputs=["x"])
         with pytest.raises(ValueError, match=message):
             data.from_huggingface(wrong, 0.5, inputs="x")
+
+
+def test_the_splits_of_a_mapping_are_used_as_they_are():
+    def rows(start):
+        return HuggingFace({"x": np.arange(start, start + 4), "label": np.array(list("abab"))})
+
+    splits = {"train": rows(0), "validation": rows(4), "test": rows(8)}
+    for options, train, test in (
+        ({}, range(4), range(8, 12)),
+        ({"test": "validation"}, range(4), range(4, 8)),
+        ({"split": "validation"}, range(4, 8), range(8, 12)),
+        ({"test": splits["train"], "split": "test"}, range(8, 12), range(4)),
+    ):
+        dataset = data.from_huggingface(splits, inputs=["x"], **options)
+        assert dataset.train_images.ravel().tolist() == list(train)
+        assert dataset.test_images.ravel().tolist() == list(test)
+    for alone in (splits["train"], {"train": splits["train"]}):
+        assert data.from_huggingface(alone, inputs=["x"]).test_share == 0.2
+    assert sorted(data.from_huggingface(splits, 0.5, inputs=["x"]).train_images.ravel()) in (
+        [0, 1],
+        [2, 3],
+        [0, 3],
+        [1, 2],
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        (["train", "validation"], {}, "splits train, validation, .*test=validation.*test=0.2"),
+        (["train", "test"], {"test": "tset"}, "test: has the splits train, test, but no 'tset'"),
+        (["training", "test"], {}, "split: has the splits training, test, but no 'train'"),
+        (["train", "test"], {"split": "test", "test": "test"}, "test: received 'test', which is the split to train on"),
+        ([], {"split": "test"}, "split: received 'test'"),
+        ([], {"test": "test"}, "test: received 'test'"),
+        ([], {"config": "en"}, "received config='en'"),
+    ],
+)
+def test_splits_that_are_not_there(names, options, message):
+    half = HuggingFace({"x": np.arange(4), "label": np.array(list("abab"))})
+    with pytest.raises(data.DataError, match=message):
+        data.from_huggingface(dict.fromkeys(names, half) or half, inputs=["x"], **options)
+
+
+def test_inputs_by_default():
+    columns = {"age": np.arange(6) / 4, "who": list("aabbcc"), "x": np.arange(6), "label": list("nynyny")}
+    dataset = data.from_huggingface(HuggingFace(columns), clients="who")
+    assert dataset.input_names == ("age", "x")
+    pixels = HuggingFace({"photo": IMAGES, "label": LABELS, "age": np.arange(6)})
+    pixels.features["photo"] = types.SimpleNamespace(shape=IMAGES.shape[1:])
+    with pytest.raises(data.DataError, match="has the columns photo, age: name the inputs"):
+        data.from_huggingface(pixels)
+    with pytest.raises(data.DataError, match="inputs include 'label', the label"):
+        data.from_huggingface(pixels, inputs=["age", "label"])
+
+
+def test_categories_of_hugging_face():
+    columns = {"age": np.arange(4) / 4, "sex": list("FMMF"), "ward": np.array([1, 0, 0, 1]), "label": list("abab")}
+    train, test = HuggingFace(columns), HuggingFace({name: column[1:] for name, column in columns.items()})
+    for half in (train, test):
+        half.features["ward"] = types.SimpleNamespace(names=["north", "south"])
+    dataset = data.from_huggingface(train, test, categories=["sex", "ward"])
+    assert dataset.input_names == ("age", "sex=F", "sex=M", "ward=north", "ward=south")
+    assert dataset.test_images.tolist() == [[0.25, 0, 1, 1, 0], [0.5, 0, 1, 1, 0], [0.75, 1, 0, 0, 1]]
+    assert data.from_huggingface(train, test, inputs="sex", categories="sex").input_names == ("sex=F", "sex=M")
+    with pytest.raises(data.DataError, match="categories include 'ward', which is no input"):
+        data.from_huggingface(train, test, inputs="age", categories=["ward"])
+    with pytest.raises(data.DataError, match=r"column 'sex' holds 'F' in row 0.*categories: \[sex\]"):
+        data.from_huggingface(train, test)
 
 
 @pytest.mark.slow
@@ -194,7 +262,7 @@ def test_class_labels_in_lists_and_from_transforms_are_compared_by_name(hub):
 
     halves = [labelled(hub, names, "aabb") for names in (["a", "b"], ["b", "a"])]
     renamed = [half.with_transform(lambda batch: {"y": batch["label"], "x": batch["x"]}) for half in halves]
-    dataset = data.from_huggingface(*renamed, inputs=["x"], labels="y")
+    dataset = data.from_huggingface(*renamed, inputs=["x"], label="y")
     assert dataset.class_names == ("a", "b") and dataset.test_labels.tolist() == [0, 0, 1, 1]
 
     flip = lambda batch: {"x": batch["x"], "label": [1 - label for label in batch["label"]]}

@@ -77,6 +77,21 @@ def test_what_is_missing_is_named():
         rows({"age": [], "weight": []})
 
 
+def test_categories_are_taken_from_the_column_that_they_are_of():
+    names = ["sex=F", "age", "sex=M"]
+    frame = {"age": AGES, "sex": ["M", "F", " M"]}
+    assert columns_by_name("inputs", frame, names).tolist() == [[0, AGES[0], 1], [1, AGES[1], 0], [0, AGES[2], 1]]
+    ready = {"age": AGES, "sex=F": [0, 1, 0], "sex=M": [1, 0, 1]}
+    np.testing.assert_array_equal(columns_by_name("inputs", ready, names), columns_by_name("inputs", frame, names))
+    for column, value in {"sex": "D", "sex ": None}.items():
+        with pytest.raises(
+            ValueError, match=f"inputs: column 'sex' holds '{value}' in row 2" if value else "no column 'sex' "
+        ):
+            columns_by_name("inputs", {"age": AGES, column: ["M", "F", value or "M"]}, names)
+    with pytest.raises(ValueError, match="inputs: column 'sex' has 1 missing value"):
+        columns_by_name("inputs", frame | {"sex": ["M", "F", None]}, names)
+
+
 def test_what_has_no_columns_is_no_frame():
     pandas = pytest.importorskip("pandas")
     for value in (ROWS, ROWS.tolist(), pandas.Series(AGES), None, 3.5, "age"):

@@ -156,6 +156,75 @@ def test_inputs_may_be_chosen(read):
     np.testing.assert_array_equal(dataset.train_images[:, 0] / 4, dataset.train_images[:, 1])
 
 
+CATEGORIES = {
+    "age": np.arange(12) / 4,
+    "sex": np.array(["M", "F"] * 6),
+    "stage": np.array([10, 9, 9] * 4),
+    "kind": np.array(["ill", "ill", "ill", "well"] * 3),
+}
+
+
+def test_categories_are_inputs_of_0_and_1_with_names(read):
+    dataset = read(CATEGORIES, label="kind", categories=["stage", "sex"], test=CATEGORIES)
+    assert dataset.input_names == ("age", "sex=F", "sex=M", "stage=9", "stage=10")
+    assert "inputs=float32[5] (age, sex=F, sex=M, ...), train=12, test=12, classes=2 (ill, well)" in repr(dataset)
+    wanted = [CATEGORIES["age"], *((CATEGORIES["sex"] == sex) for sex in "FM")]
+    wanted = np.stack([*wanted, *((CATEGORIES["stage"] == stage) for stage in (9, 10))], 1)
+    assert dataset.train_images.dtype == np.float32
+    np.testing.assert_array_equal(dataset.train_images, wanted)
+    np.testing.assert_array_equal(dataset.test_images, wanted)
+    chosen = read(CATEGORIES, label="kind", inputs=["sex", "age"], categories=["sex"], test=CATEGORIES)
+    assert chosen.input_names == ("sex=F", "sex=M", "age")
+    np.testing.assert_array_equal(chosen.train_images, wanted[:, [1, 2, 0]])
+
+
+def test_categories_of_another_table_are_those_of_training(read):
+    few = {name: column[1:2] for name, column in CATEGORIES.items()}
+    options = {"label": "kind", "categories": ["sex", "stage"]}
+    assert read(CATEGORIES, test=few, **options).test_images.tolist() == [[0.25, 1, 0, 1, 0]]
+    with pytest.raises(data.DataError, match="column 'sex' holds 'X' in (row 0|line 2); .* F, M"):
+        read(CATEGORIES, test=few | {"sex": np.array(["X"])}, **options)
+    with pytest.raises(data.DataError, match="column 'stage' holds '?8'? in (row 0|line 2); .* 9, 10"):
+        read(CATEGORIES, test=few | {"stage": np.array([8])}, **options)
+    with pytest.raises(data.DataError, match="has no column 'sex'"):
+        read(CATEGORIES, test={name: few[name] for name in ("age", "stage", "kind")}, **options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "categories", "message"),
+    [
+        ({}, ["sexx"], "has no column 'sexx', .*did you mean 'sex'"),
+        ({}, ["kind"], "categories include 'kind', which is no input"),
+        ({"sex=F": np.zeros(12)}, ["sex"], "column 'sex=F' has a name as those of categories"),
+        ({"a=b": CATEGORIES["sex"]}, ["a=b", "sex"], "column 'a=b' has a name as those of categories"),
+        ({"sex": np.array(["F", "?"] * 6)}, ["sex"], r"column 'sex' has 6 missing values \('\?'\) .*is a category"),
+        ({"sex": np.array(["F", "F\u200b"] * 6)}, ["sex"], "column 'sex' 'F' and 'F.u200b' look the same"),
+        ({"age": np.arange(12) / 4 + 0.1}, ["age", "sex"], "column 'age' holds 0.1 in .*name of a category"),
+    ],
+)
+def test_columns_that_cannot_be_categories(read, request, changes, categories, message):
+    if "age" in changes and "csv" in request.node.name:
+        pytest.skip("a file's numbers are texts, too")
+    with pytest.raises(data.DataError, match=message):
+        read(CATEGORIES | changes, label="kind", categories=categories)
+
+
+def test_all_columns_of_texts_are_named_together(read):
+    texts = {"smoker": np.array(["yes", "no", "no"] * 4), "day": np.array([f"2026-01-{day}" for day in range(10, 22)])}
+    with pytest.raises(data.DataError, match=r"column 'sex' holds 'M' .*categories: \[sex, smoker\].* leave out day"):
+        read(CATEGORIES | texts, label="kind")
+    assert (
+        "smoker=yes"
+        in read(
+            CATEGORIES | texts | {"day": KINDS[:12] == "cat"}, label="kind", categories=["sex", "smoker"]
+        ).input_names
+    )
+    # A single typo is no reason for categories.
+    with pytest.raises(data.DataError, match="column 'age' holds 'x'") as raised:
+        read(CATEGORIES | {"age": np.array(["x", *range(11)]), "sex": np.zeros(12)}, label="kind")
+    assert "categories" not in str(raised.value)
+
+
 def test_both_ways_give_the_same(tmp_path):
     write_csv(tmp_path / "mine.csv", NUMBERS)
     loaded = data.load("csv", path=tmp_path / "mine.csv", label="kind", clients="user")
@@ -418,7 +487,7 @@ WRONG = {
     "the label twice": ({}, {"clients": "kind"}, "column 'kind' is named for labels and for clients"),
     "the label as an input": ({}, {"inputs": ["f0", "kind"]}, "inputs include 'kind', the label"),
     "an input twice": ({}, {"inputs": ["f0", "f0"]}, "inputs name a column twice: f0, f0"),
-    "texts": ({}, {"clients": None}, r"column 'user' holds 'Zoe' in row 0, and inputs are numbers.*inputs=\["),
+    "texts": ({}, {"clients": None}, r"column 'user' holds 'Zoe' in row 0.*categories: \[user\].*inputs=\["),
     "dates": ({"f1": np.full(30, "2020-01-01", "M8[D]")}, {}, "column 'f1' holds .*2020.* in row 0, and inputs"),
     "gaps": ({"f1": GAP}, {}, "column 'f1' has 2 missing values in 30 rows, the first in row 0: fill them, or leave"),
     "gaps in several columns": (

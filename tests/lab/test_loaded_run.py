@@ -141,6 +141,7 @@ def patients(tmp_path_factory):
         "age": np.round(rng.normal(50, 9, 90) + 30 * (kinds == 1), 2),
         "smoker": (rng.random(90) < 0.3 + 0.3 * kinds).astype(int),
         "pressure": np.round(rng.normal(size=90) + 3 * (kinds == 2), 3),
+        "sex": np.array(["F", "M"])[(rng.random(90) < 0.2 + 0.6 * (kinds == 1)).astype(int)],
         "kind": np.array(["asthma", "copd", "healthy"])[kinds],
     }
     for name, chosen in (("train", slice(60)), ("test", slice(60, 90))):
@@ -148,7 +149,8 @@ def patients(tmp_path_factory):
         text = "\n".join(",".join(map(str, row)) for row in (list(table), *rows))
         (folder / f"{name}.csv").write_text(text + "\n")
     changes = (
-        f"dataset={{name: csv, path: {folder / 'train.csv'}, test: {folder / 'test.csv'}, label: kind}}",
+        f"dataset={{name: csv, path: {folder / 'train.csv'}, test: {folder / 'test.csv'}, label: kind, "
+        "categories: [sex]}",
         "partition={scheme: iid, clients: 3}", "methods=[fedavg]", "seeds=1", "training.rounds=4",
         "optimizer={name: sgd, learning_rate: 0.3}", "availability=always", "delivery=always", "evaluation.every=4",
     )  # fmt: skip
@@ -158,8 +160,13 @@ def patients(tmp_path_factory):
 
 def test_a_table_is_predicted_by_the_names_of_its_columns(patients):
     run, table = patients
-    assert run.input_names == ("age", "smoker", "pressure") and run.class_names == ("asthma", "copd", "healthy")
-    trained = np.stack([table[name] for name in run.input_names], axis=1)
+    assert run.input_names == ("age", "smoker", "pressure", "sex=F", "sex=M") and run.class_names == (
+        "asthma",
+        "copd",
+        "healthy",
+    )
+    coded = table | {f"sex={sex}": table["sex"] == sex for sex in "FM"}
+    trained = np.stack([coded[name] for name in run.input_names], axis=1)
     wanted, chances = run.predict(trained), run.predict(trained, probabilities=True)
     hits = [line["test_accuracy"] for line in small_run.metrics(run.path)][-1] * 30
     assert (np.array(run.class_names)[wanted] == table["kind"]).sum() == round(hits)
@@ -178,7 +185,7 @@ def test_a_table_is_predicted_by_the_names_of_its_columns(patients):
 def test_frames_are_predicted_with_the_types_that_training_takes(patients):
     run, table = patients
     pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(table)[["pressure", "kind", "age", "smoker"]]
+    frame = pandas.DataFrame(table)[["pressure", "kind", "sex", "age", "smoker"]]
     wanted = run.predict(table, probabilities=True)
     for types in ({"smoker": bool}, {"smoker": "boolean", "age": "Float64"}, {"age": object}):
         np.testing.assert_array_equal(run.predict(frame.astype(types), probabilities=True), wanted, str(types))
@@ -193,13 +200,15 @@ def test_rows_that_do_not_fit_a_table_are_refused(patients, run):
         table_run.predict(lacking | {"Age": table["age"]})
     with pytest.raises(ValueError, match="inputs: column 'age' has 1 missing value in 30 rows, the first in row 2"):
         table_run.predict(table | {"age": np.where(np.arange(30) == 2, np.nan, table["age"])})
-    for single in ([50.0, 1.0, 0.5], np.array([50, 1, 0.5], object)):
+    with pytest.raises(ValueError, match="inputs: column 'sex' holds 'D' in row 0; .* F, M"):
+        table_run.predict(table | {"sex": ["D", *table["sex"][1:]]})
+    for single in ([50.0, 1.0, 0.5, 1.0, 0.0], np.array([50, 1, 0.5, 1, 0], object)):
         with pytest.raises(
-            ValueError, match=r"inputs: received \[3\] .*inputs, 3 \(age, smoker, .*single row is frame.iloc"
+            ValueError, match=r"inputs: received \[5\] .*inputs, 5 \(age, smoker, .*single row is frame.iloc"
         ):
             table_run.predict(single)
     with pytest.raises(ValueError, match="inputs: received masked values"):
-        table_run.predict(np.ma.masked_equal(np.zeros((2, 3), np.float32), 0))
+        table_run.predict(np.ma.masked_equal(np.zeros((2, 5), np.float32), 0))
     with pytest.raises(ValueError, match="names: received True together with probabilities=True"):
         table_run.predict(table, names=True, probabilities=True)
     # A run on images has no columns, and a frame no order.
@@ -214,7 +223,7 @@ def test_exports_have_the_names_of_columns_and_classes(patients, tmp_path):
     if importlib.util.find_spec("flatbuffers"):
         found.append(json.loads(str(np.load(run.export(kind="stablehlo", out=tmp_path / "m"))["about"])))
     for about in found:
-        assert about["input_names"] == ["age", "smoker", "pressure"]
+        assert about["input_names"] == ["age", "smoker", "pressure", "sex=F", "sex=M"]
         assert about["class_names"] == ["asthma", "copd", "healthy"]
 
 

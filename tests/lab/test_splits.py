@@ -28,7 +28,7 @@ def table(users: bool = True):
     """Rows of four numbers."""
     rows, labels = np.random.default_rng(0).normal(size=(150, 4)), np.arange(150) % 3
     clients = list(np.arange(120) % 12) if users else None
-    return data.from_arrays((rows[:120], labels[:120]), (rows[120:], labels[120:]), train_clients=clients)
+    return data.from_arrays((rows[:120], labels[:120]), (rows[120:], labels[120:]), clients=clients)
 '''
 
 

@@ -69,11 +69,17 @@ def test_keys_carry_first_author_and_year():
         assert paper.short.startswith(family) and paper.short.endswith(fields["year"])
 
 
+def test_a_recipe_without_a_paper_is_named_after_the_entries_of_the_others():
+    *known, comment = citation(combine(RECIPES["scaffold"](), Recipe("mine"))).split("\n\n")
+    assert "\n\n".join(known) == citation(RECIPES["scaffold"]())
+    assert comment.startswith("% mine: ") and "@" not in comment
+
+
 def test_an_unknown_name_is_refused_with_a_hint():
-    with pytest.raises(ValueError, match=r"received 'fedporx' in 'scaffold\+fedporx'"):
-        citation(Recipe("scaffold+fedporx"))
-    with pytest.raises(ValueError, match="received 'zzz'"):
-        citation(Recipe("zzz"))
+    with pytest.raises(ValueError, match=r"received 'fedporx'.*did you mean 'fedprox'"):
+        citation(Recipe("fedporx"))
+    with pytest.raises(ValueError, match=r"received 'zzz' in 'zzz\+mine'"):
+        citation(Recipe("zzz+mine"))
     assert short_citation("zzz") == ""
 
 

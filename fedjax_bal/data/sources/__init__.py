@@ -4,6 +4,7 @@ from fedjax_bal.data.sources import (
     cifar,
     csv_file,
     embedded,
+    huggingface,
     idx,
     images,
     inaturalist,
@@ -19,7 +20,7 @@ from fedjax_bal.validate import suggestion
 
 _READERS = [
     reader
-    for file in (embedded, npz, synthetic, idx, cifar, leaf, svhn, images, csv_file, inaturalist, medmnist)
+    for file in (embedded, npz, synthetic, idx, cifar, leaf, svhn, images, csv_file, inaturalist, medmnist, huggingface)
     for reader in file.READERS
 ]
 

@@ -18,7 +18,7 @@ from fedjax_bal.data.arrays import MISSING, TEST_SHARE, TestBy
 from fedjax_bal.data.memory import check_memory
 from fedjax_bal.data.reading import reading
 from fedjax_bal.data.sources.reader import Reader
-from fedjax_bal.data.table import InputTable, input_names, not_a_number, table_dataset
+from fedjax_bal.data.table import InputTable, check_categories, input_names, not_a_number, table_dataset, text_columns
 from fedjax_bal.files import open_file
 from fedjax_bal.types import Dataset
 
@@ -45,6 +45,7 @@ def read_csv(
     test_seed: Seed = 0,
     delimiter: Text = ",",
     test_by: TestBy = "classes",
+    categories: Sequence[Text] | None = None,
 ) -> Dataset:
     r"""Reads a data set from a table.
 
@@ -52,13 +53,15 @@ def read_csv(
         path: the file; its first line names the columns.
         label: the column of the classes, texts or integers.
         clients: the column of users, for a natural partition.
-        inputs: the columns of inputs, numbers; by default all other columns.
+        inputs: the columns of inputs, numbers or `categories`; by default all other columns.
         test: the share of each class that becomes the test set; or another file, whose columns are taken by name. A
             class that only it has is refused; its users are known if it has the column `clients`, too. A relative path
             starts at the folder of `path`.
         test_seed: the seed of that split.
         delimiter: the character between fields: `;` or `"\t"`, for instance.
         test_by: "clients" holds out a share of the users instead, with all their rows, so that none is in both parts.
+        categories: the columns of inputs whose values are texts, or integers that stand for something. Each value
+            becomes an input, such as `sex=F`, which is 1 in the rows that have this value and 0 in the others.
 
     Returns:
         The data set: vectors `Float32[D, F]`, in the order of the columns, and the classes in sorted order.
@@ -79,18 +82,27 @@ def read_csv(
     if len(delimiter) != 1:
         raise ValueError(f"delimiter: received {delimiter!r}, must be one character")
     file = Path(path)
-    table = _read_table(file, label, clients, inputs, delimiter)
+    table = _read_table(file, label, clients, inputs, delimiter, categories or ())
     if isinstance(test, int | float):
-        return table_dataset(table, test, label, clients, inputs, test_seed, test_by)
+        return table_dataset(table, test, label, clients, inputs, test_seed, test_by, categories)
     names = [name for name in table.columns if name not in (label, clients)]
-    tested = _read_table(file.parent / test, label, clients, names, delimiter, is_test=True)
-    return table_dataset(table, tested, label, clients, inputs, test_seed, test_by)
+    tested = _read_table(file.parent / test, label, clients, names, delimiter, categories or (), is_test=True)
+    return table_dataset(table, tested, label, clients, inputs, test_seed, test_by, categories)
 
 
 def _read_table(
-    path: Path, label: str, clients: str | None, inputs: Sequence[str] | None, delimiter: str, is_test: bool = False
+    path: Path,
+    label: str,
+    clients: str | None,
+    inputs: Sequence[str] | None,
+    delimiter: str,
+    categories: Sequence[str],
+    is_test: bool = False,
 ) -> InputTable:
-    """Reads the columns that are used: numbers, and the texts of labels and clients, which a test file may lack."""
+    """Reads the columns that are used: numbers, and the texts of labels, categories and clients.
+
+    A test file may lack the column of clients.
+    """
     with (
         reading(path, _REMEDY),
         open_file(path) as stream,
@@ -117,7 +129,9 @@ def _read_table(
         if is_test and clients not in header:
             clients = None
         names = input_names(str(path), header, label, clients, inputs)
-        keys = [label, *([] if clients is None else [clients])]
+        categories = check_categories(str(path), header, names, categories)
+        keys = [label, *([] if clients is None else [clients]), *categories]
+        names = [name for name in names if name not in categories]
         places = [header.index(name) for name in names]
         lines = [np.zeros(0, np.int64)]
         blocks: dict[str, list[np.ndarray]] = {name: [] for name in (*names, *keys)}
@@ -131,7 +145,8 @@ def _read_table(
             for name in keys:
                 blocks[name].append(_texts(block, name, header.index(name)))
     columns = {}
-    for name in list(blocks):  # each block is dropped then, so that a single column is in memory twice
+    # Each column's blocks are dropped once they are joined, so that a single column is in memory twice.
+    for name in sorted(blocks, key=header.index):
         columns[name] = np.concatenate(blocks.pop(name) or [np.zeros(0)])
     line_of = np.concatenate(lines)
     return InputTable(str(path), columns, lambda row: f"line {line_of[row]}")
@@ -178,7 +193,8 @@ def _numbers(
                 numbers[index] = _TRUTH[text] if text in _TRUTH else float(text)
             except ValueError:
                 row, column = divmod(index, len(places))
-                raise not_a_number(source, names[column], cell, f"line {block[row][0]}") from None
+                texts = text_columns({name: cells[place :: len(places)] for place, name in enumerate(names)})
+                raise not_a_number(source, names[column], cell, f"line {block[row][0]}", texts) from None
     columns = numbers.reshape(len(block), len(places)).T
     return [_kept(column, cells[index :: len(places)]) for index, column in enumerate(columns)]
 
@@ -194,13 +210,13 @@ def _kept(numbers: np.ndarray, texts: Sequence[str]) -> np.ndarray:
 
 
 def _texts(block: Sequence[tuple[int, list[str]]], name: str, place: int) -> np.ndarray:
-    """Returns the names of classes or clients of some rows."""
+    """Returns the names of classes, clients or categories of some rows."""
     texts = [row[place] for _, row in block]
     for (line, _), text in zip(block, texts, strict=True):
         if len(text) > _MAX_NAME:
             raise ValueError(
-                f"line {line}: column {name!r} has a text of {len(text):,} characters; expected the name of a class or "
-                f"client, of at most {_MAX_NAME}"
+                f"line {line}: column {name!r} has a text of {len(text):,} characters; expected the name of a class, "
+                f"client or category, of at most {_MAX_NAME}"
             )
     return np.array(texts, str)
 

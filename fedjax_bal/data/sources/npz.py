@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from fedjax_bal.annotations import ProperShare, Seed, checked
-from fedjax_bal.data.arrays import ARRAYS, REQUIRED, TEST_SHARE, as_dataset
+from fedjax_bal.data.arrays import ARRAYS, REQUIRED, TEST_SHARE, TestBy, as_dataset
 from fedjax_bal.data.npz_file import read_arrays
 from fedjax_bal.data.reading import DataError
 from fedjax_bal.data.sources.reader import Reader
@@ -12,7 +12,9 @@ from fedjax_bal.types import Dataset
 
 
 @checked
-def read_npz(path: str | os.PathLike, test: ProperShare | None = None, test_seed: Seed = 0) -> Dataset:
+def read_npz(
+    path: str | os.PathLike, test: ProperShare | None = None, test_seed: Seed = 0, test_by: TestBy = "classes"
+) -> Dataset:
     """Reads a data set from one file.
 
     Args:
@@ -22,6 +24,7 @@ def read_npz(path: str | os.PathLike, test: ProperShare | None = None, test_seed
             `test_clients` (the same of each test input).
         test: in a file without test arrays, the share of each class that becomes the test set, by default 0.2.
         test_seed: the seed of that split.
+        test_by: "clients" holds out a share of the clients instead, with all their rows.
 
     Returns:
         The data set. Without `class_names`, classes are named by their numbers, up to the largest label, or are the
@@ -36,7 +39,7 @@ def read_npz(path: str | os.PathLike, test: ProperShare | None = None, test_seed
         test = test or TEST_SHARE
     elif test is not None:
         raise DataError(f"{path}: has a test set; leave out test={test:g}, or take test_images and test_labels out.")
-    return as_dataset(path, arrays, test, test_seed)
+    return as_dataset(path, arrays, test, test_seed, test_by=test_by)
 
 
 READERS = (

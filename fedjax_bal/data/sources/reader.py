@@ -44,6 +44,7 @@ class Reader:
         mean: per-channel mean of the pixels scaled to [0, 1]; empty for that of the training images.
         std: per-channel standard deviation on the same scale; empty for that of the training images.
         clients: whether every training image has a known writer or user, which gives a natural partition.
+        on_hub: whether `path` may also be the name of a data set on huggingface.co.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Reader:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     clients: bool = False
+    on_hub: bool = False
 
     @property
     def options(self) -> dict[str, Field]:

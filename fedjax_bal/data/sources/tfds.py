@@ -62,9 +62,10 @@ def _read_split(reader: Reader, name: str, half: str, data_dir: Path | None) -> 
     absl.setLevel(logging.ERROR)  # its warnings about a folder that can't be used say less than the messages here
     try:
         builder = tfds.builder(name, data_dir=data_dir, file_format="array_record")
+        is_prepared = builder.is_prepared()
     finally:
         absl.setLevel(level)
-    if not builder.is_prepared():
+    if not is_prepared:
         if data_dir is not None:
             raise ValueError(f"holds other versions than {builder.version}, which is read")
         _check_network()
