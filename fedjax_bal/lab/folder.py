@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +45,7 @@ _EXECUTION = "execution.json"
 _CONFUSION = "confusion.npz"
 _CLIENTS = "clients.csv"
 _CHECKPOINTS = "checkpoints"
+_TRACKING = "tracking-id"
 _EXPORTS = "exports"
 _REPORT = "report.html"
 _COMPARISON = "comparison.html"
@@ -64,7 +66,8 @@ _ANALYSES = ("pictures/*", "personalised/*.json", "analyses/*/*")
 _WRITTEN = (
     *(*_RESULTS, *_ANALYSES, f"{_CHECKPOINTS}/*/.round-*.part", _REPORT, _COMPARISON, "plots/*.svg", "table.tex"),
     *(f"{name}.{ending}" for name in ("tables", "comparison-tables") for ending in ("csv", "tex")),
-    "tensorboard/*/seed*/events.out.tfevents.*.fedjax-bal.*",
+    _TRACKING,
+    "tensorboard/*/events.out.tfevents.*.fedjax-bal.*",
     "wandb/*run-*-fedjax-bal-*/**/*",
 )
 
@@ -225,6 +228,15 @@ class RunFolder(OutputFolder):
         """Writes a run's checkpoint of round `round`."""
         if self.first:
             checkpoint.save(own_folder(self.path, f"{_CHECKPOINTS}/{run_name(method, seed)}"), round, tree)
+
+    def tracking_id(self) -> str:
+        """Reads the folder's part of the ids of its runs in trackers; draws it if there is none."""
+        try:
+            return self._read(_TRACKING).decode("ascii")
+        except FileNotFoundError:
+            drawn = secrets.token_hex(4)
+            self._write(_TRACKING, drawn.encode())
+            return drawn
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Returns the lines of metrics.jsonl, one for each run and evaluated round; NaN and infinities become None.
