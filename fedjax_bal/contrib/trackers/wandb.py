@@ -63,7 +63,9 @@ class WeightsAndBiases(LikeWandb):
         for variable in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR"):
             os.environ.setdefault(variable, str(self._root / "cache"))
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        os.environ.setdefault("WANDB_FINISH_TIMEOUT", "60")  # by default it waits for the network without end
+        # By default W&B waits for the network 90 s before a run, and without end after it.
+        os.environ.setdefault("WANDB_INIT_TIMEOUT", "30")
+        os.environ.setdefault("WANDB_FINISH_TIMEOUT", "60")
         importlib.import_module("wandb.sdk")  # fails for an unrelated folder called wandb
         super().__init__("wandb", folder)
 

@@ -100,8 +100,9 @@ class Server:
         module = SimpleNamespace(init=self.init, Settings=lambda **options: options)
         monkeypatch.setitem(sys.modules, "wandb", module)
         monkeypatch.setitem(sys.modules, "wandb.sdk", module)
-        for variable in ("CACHE_DIR", "DATA_DIR", "ARTIFACT_DIR", "ERROR_REPORTING", "FINISH_TIMEOUT", "MODE"):
-            monkeypatch.setenv(f"WANDB_{variable}", "online" if variable == "MODE" else "set")
+        for variable in ("CACHE_DIR", "DATA_DIR", "ARTIFACT_DIR", "ERROR_REPORTING", "INIT_TIMEOUT", "FINISH_TIMEOUT"):
+            monkeypatch.setenv(f"WANDB_{variable}", "set")
+        monkeypatch.setenv("WANDB_MODE", "online")
         printed = []
         trackers = Trackers({"wandb": WeightsAndBiases(folder)}, "mine", printed.append)
         trackers.recorded(run(lines=[{"round": 1}], is_over=True, token=RunFolder(folder).tracking_id()), 0.0)
