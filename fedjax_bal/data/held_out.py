@@ -190,7 +190,7 @@ def hold_out_clients(
 
     Args:
         rng: source of randomness.
-        federation: N clients, without augmented copies.
+        federation: N clients.
         share: the share of new clients, above 0 and below 1; rounded to whole clients, at least one and never all.
 
     Returns:
@@ -240,7 +240,7 @@ def _with_clients(federation: Federation, kept: np.ndarray) -> Federation:
         rows=rows,
         offsets=offsets,
         class_counts=np.asarray(federation.class_counts)[kept],
-        copy=np.zeros(len(rows), np.int32),
+        copy=_spans(federation.copy, federation.offsets, kept)[0],
         tests=None if tests is None or not len(tests.rows) else tests,
         names=names,
     )

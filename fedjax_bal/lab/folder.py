@@ -331,12 +331,12 @@ class RunFolder(OutputFolder):
                 ClientResults(
                     *run,
                     names=tuple(row["client"] for row in rows),
-                    new=np.array([row["new"] == "1" for row in rows]),
                     **{name: np.array([int(row[name]) for row in rows]) for name in ("training_rows", "test_rows")},
                     **{
                         name: np.array([float(row[name] or "nan") for row in rows])
                         for name in ("accuracy", "balanced_accuracy", "fine_tuned_accuracy")
                     },
+                    new=np.array([row["new"] == "1" for row in rows]),
                 )
                 for run, rows in runs.items()
             ]
