@@ -15,8 +15,8 @@ from fedjax_bal.lab.trackers import TrackedRun, scalars
 class LikeWandb:
     """A package whose `init` returns a run with `log` and `finish`, as that of Weights & Biases does.
 
-    The package must allow several open runs at a time. A resumed run continues the run of the same name, and logs its earlier rounds again at the same steps. Raises
-    `ImportError` without the package.
+    The package must allow several open runs at a time. A resumed run continues the run of the same name, and logs its
+    earlier rounds again at the same steps. Raises `ImportError` without the package.
 
     Args:
         module: the package, such as `trackio`.
