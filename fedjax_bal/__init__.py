@@ -12,7 +12,7 @@ from fedjax_bal.xla_flags import set_cpu_flags
 if TYPE_CHECKING:
     from fedjax_bal import balance, data, models, parts, recipes, selection
     from fedjax_bal.data import over_rows
-    from fedjax_bal.engine.host import Result, make_round, simulate
+    from fedjax_bal.engine.host import Result, fine_tune, make_round, simulate
     from fedjax_bal.lab import export_model, load_run, load_weights
     from fedjax_bal.metrics import EarlyStopping
     from fedjax_bal.optim import optimizer
@@ -34,6 +34,7 @@ _NAMES = {
     "check_recipe": "testing",
     "citation": "recipes",
     "export_model": "lab",
+    "fine_tune": "engine.host",
     "make_round": "engine.host",
     "load_run": "lab",
     "load_weights": "lab",
@@ -58,6 +59,7 @@ __all__ = [
     "citation",
     "data",
     "export_model",
+    "fine_tune",
     "load_run",
     "load_weights",
     "make_round",

@@ -76,11 +76,12 @@ def config(tmp_path: Path, *overrides: str) -> Config:
     return with_convolution(loaded, chosen_form(loaded))
 
 
-def run(path: Path, wanted: Config, *, should_stop=lambda: False, trackers=(), callbacks=(), **options) -> Quiet:
+def run(path: Path, wanted: Config, *, should_stop=lambda: False, trackers=None, callbacks=(), **options) -> Quiet:
     """One session in a folder; raises what `run_comparison` raises."""
     display, folder = Quiet(), RunFolder(path)
     execution = None if options.get("fresh") else folder.read_execution()
-    with folder.claimed(wanted) as form, contextlib.closing(Trackers(trackers, wanted, display.note)) as tracking:
+    tracking = Trackers(trackers or {}, wanted.name, display.note)
+    with folder.claimed(wanted) as form, contextlib.closing(tracking):
         wanted = with_convolution(wanted, form)
         callbacks = [tracking, *callbacks]
         run_comparison(wanted, folder, display, should_stop, callbacks=callbacks, execution=execution, **options)

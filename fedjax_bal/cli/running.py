@@ -63,7 +63,9 @@ def run(
     ] = False,
     track: Annotated[
         list[str] | None,
-        _comparison_option(metavar="tensorboard|wandb", help="Also log metrics to this tracker; may be repeated."),
+        typer.Option(
+            metavar="tensorboard|wandb|mlflow|trackio", help="Also log metrics to this tracker; may be repeated."
+        ),
     ] = None,
     distributed: Annotated[
         bool,
@@ -113,12 +115,13 @@ def run(
         several_processes = {"coordinator": coordinator, "process_id": process_id, "processes": processes}
         if command.is_sweep:
             reason = "is for one comparison, but this is a sweep"
-            args.refuse_options(reason, fresh=fresh, track=track, distributed=distributed, **several_processes)
+            args.refuse_options(reason, fresh=fresh, distributed=distributed, **several_processes)
             if engine != "ray":
                 args.refuse_options("is for --engine ray", address=address)
             elif isinstance(settings.devices, str):
                 raise ValueError("--devices: received all, but with --engine ray each part has its own: give a number")
-            run_sweep(plan_sweep(command), settings, together, args.parse_part(part), engine or "local", address)
+            plan = plan_sweep(command)
+            run_sweep(plan, settings, together, args.parse_part(part), engine or "local", address, track or ())
         else:
             reason = "is for a sweep, but no key has several values (such as lr=0.01,0.1)"
             args.refuse_options(reason, together=together, part=part, engine=engine, address=address)
@@ -161,7 +164,7 @@ def run_comparison(
         keep_compiled_programs(display.note)
         try:
             with (
-                contextlib.closing(lab.Trackers(trackers, config, display.note)) as tracking,
+                contextlib.closing(lab.Trackers(trackers, config.name, display.note)) as tracking,
                 interruptible() as asked,  # only here: after training there is nothing to wait for
             ):
                 summary = lab.run_comparison(
@@ -203,6 +206,7 @@ def run_sweep(
     part: tuple[int, int] | None,
     engine: str,
     address: str | None,
+    track: Sequence[str] = (),
 ) -> None:
     """Starts or resumes a sweep, or one part of it, and shows its results.
 
@@ -213,6 +217,7 @@ def run_sweep(
         part: number of the part, from 1, and number of parts; None for the whole sweep.
         engine: "local" for this process, or "ray" for a cluster.
         address: the cluster's address.
+        track: names of trackers.
 
     Raises:
         typer.Exit: the user stopped the command, or some runs have no result.
@@ -235,13 +240,20 @@ def run_sweep(
             return
 
         console = progress_console(quiet=settings.quiet)
+        display = lab.Progress(console, plain=settings.plain)
+        trackers = lab.open_trackers(track, folder.path)
+        if on_ray:
+            trackers = {}  # the parts have their own
+        tracking = session.enter_context(
+            contextlib.closing(lab.Trackers(trackers, sweep.name, display.note, sweep=True))
+        )
         failed_parts: list[str] = []
         stopped = False
         with interruptible() as asked:
             if on_ray:
                 folder.begin(sweep.text, sweep.configs)
                 session.close()  # the parts lock their points
-                failed_parts, stopped = _train_on_ray(plan, folder, settings, together, address, asked)
+                failed_parts, stopped = _train_on_ray(plan, folder, settings, together, address, track, asked)
                 if not stopped:
                     folder, sweep = lab.claim_sweep_folder(session, plan, part, folder.path, Output().say)
             if not stopped:
@@ -249,10 +261,11 @@ def run_sweep(
                 rows, stopped = lab.run_sweep(
                     sweep,
                     folder,
-                    lab.Progress(console, plain=settings.plain),
+                    display,
                     data_dir=settings.data_dir and str(settings.data_dir.absolute()),
                     devices=settings.devices,
                     should_stop=asked,
+                    callbacks=[tracking],
                     most=together,
                     initial_devices=initial,
                     verbose=settings.verbose,
@@ -277,6 +290,7 @@ def _train_on_ray(
     settings: Settings,
     together: int | None,
     address: str | None,
+    track: Sequence[str],
     should_stop: Callable[[], bool],
 ) -> tuple[list[str], bool]:
     """Trains the parts of a sweep on a cluster; returns why some have failed, and whether the user has stopped it."""
@@ -285,6 +299,7 @@ def _train_on_ray(
 
     devices: Any = settings.devices
     options = [text for plugin in loaded_plugins() for text in ("--plugin", plugin)]
+    options += [text for name in track for text in ("--track", name)]
     options += ["--data-dir", str(settings.data_dir.absolute())] if settings.data_dir else []
     options += ["--together", str(together)] if together else []
     return train_on_ray(

@@ -113,6 +113,11 @@ class PartitionSection(Variant):
             scheme divides the images; 1 keeps all images.
         imbalance_profile: how class sizes decrease, see `fedjax_bal.data.partition.long_tailed`.
         imbalance_order: which class is the largest, see `fedjax_bal.data.partition.long_tailed`.
+        new_clients: the share of the clients that join when training is over, drawn with `seed`; rounded to whole
+            clients. They are neither trained nor selected nor counted, and number and size of the federation are those
+            of the others. Then the final model is tested on each new client's test rows, as it is and fine-tuned on the
+            client's training rows. They need test rows: those of `evaluation.client_test`, or a natural partition's.
+            None for no new clients.
     """
 
     registry: ClassVar[str] = "data.SCHEMES"
@@ -125,6 +130,7 @@ class PartitionSection(Variant):
     imbalance_factor: Factor = 1.0
     imbalance_profile: Literal["exponential", "step"] = "exponential"
     imbalance_order: Literal["label", "frequency", "random"] = "label"
+    new_clients: ProperShare | None = None
 
     @classmethod
     def aliases(cls) -> dict[str, str]:
@@ -149,13 +155,27 @@ class PartitionSection(Variant):
     @property
     def drawing(self) -> dict[str, Any]:
         """The arguments of `fedjax_bal.data.partition.draw` except the labels."""
-        shared = {key: getattr(self, key) for key in self.common()}
+        shared = {key: getattr(self, key) for key in self.common() - {"new_clients"}}
         return {**shared, "clients": self.known_clients, "parameters": self.parameters}
 
     @property
     def known_clients(self) -> int | None:
         """The number of clients; None if the data set decides it."""
         return None if self.clients == ALL_CLIENTS else self.clients
+
+    @property
+    def training_clients(self) -> int | None:
+        """The number of clients that train, without new ones; None if the data set decides it."""
+        if self.known_clients is None or self.new_clients is None:
+            return self.known_clients
+        from fedjax_bal.data import num_new_clients
+
+        return self.known_clients - num_new_clients(self.known_clients, self.new_clients)
+
+    def _check(self) -> Self:
+        if self.new_clients is not None and self.clients == 1:
+            raise refused(f"received {self.new_clients} of 1 client, must leave at least one to train", "new_clients")
+        return self
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
@@ -592,6 +612,8 @@ class EvaluationSection(options_section(Evaluation, before={"traffic": ("analyse
             None for no fine-tuning. The clients need test rows: those of `client_test`, or a natural partition's. Every
             method is fine-tuned with plain cross-entropy and the local optimizer, at the learning rate of the round
             after the last; `step_schedule` is ignored.
+        new_client_epochs: epochs for which the final model is fine-tuned on each client of `partition.new_clients`, in
+            the same way as with `personalised`.
     """
 
     analyses: Annotated[dict[str, Any], ParsedBy("[NAME, ...] or {NAME: {OPTION: VALUE}}", _options_by_name)] = Field(
@@ -602,6 +624,7 @@ class EvaluationSection(options_section(Evaluation, before={"traffic": ("analyse
     validation: ValidationSection = Field(default_factory=ValidationSection.default)
     client_test: ClientTestSection = Field(default_factory=ClientTestSection.default)
     personalised: Count | None = None
+    new_client_epochs: Count = 5
 
     def _check(self) -> Self:
         analyses = {}
@@ -661,10 +684,12 @@ class Sections(Section):
             rule = "needs validation images: set evaluation.validation, for instance to {per_class: 50}"
             raise refused(f"received {patience}, {rule}", "training", "early_stopping")
         asked = self.selection.clients_per_round
-        clients = self.partition.known_clients
+        clients = self.partition.training_clients
         if clients is not None and asked > clients:
             if "clients_per_round" in self.selection.model_fields_set:
-                rule = f"more clients a round than the {clients} of partition.clients; at most {clients} is allowed"
+                new = self.partition.new_clients is not None
+                whose = "that partition.new_clients leaves" if new else "of partition.clients"
+                rule = f"more clients a round than the {clients} {whose}; at most {clients} is allowed"
                 raise refused(f"received {asked}, {rule}", "selection", "clients_per_round")
             asked = clients
         # From here on the cohort counts as stated, as when the resolved text is read again: methods inherit it.

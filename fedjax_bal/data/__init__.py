@@ -15,7 +15,7 @@ from fedjax_bal.data.description import (
 )
 from fedjax_bal.data.examples import from_tf_data, from_torch
 from fedjax_bal.data.federation import federate, users_of_clients
-from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
+from fedjax_bal.data.held_out import carve, carve_share, hold_out, hold_out_clients, num_new_clients, rows_by_share
 from fedjax_bal.data.huggingface import from_huggingface
 from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples, is_frame, pad, to_array
 from fedjax_bal.data.inventory import folder_of, inventory_digest, prepared_status
@@ -69,12 +69,14 @@ __all__ = [
     "from_torch",
     "gather",
     "hold_out",
+    "hold_out_clients",
     "inventory",
     "inventory_digest",
     "is_frame",
     "load",
     "normalisation",
     "normalised",
+    "num_new_clients",
     "over_rows",
     "pad",
     "partition",

@@ -1,11 +1,13 @@
-"""Rows held out of training: auxiliary sets, a validation split, and each client's test rows."""
+"""What is held out of training: auxiliary sets, a validation split, each client's test rows, and whole clients."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
 from fedjax_bal.annotations import Count, ProperShare, checked
 from fedjax_bal.data.partition.dealing import rows_by_class, split_at_sizes
+from fedjax_bal.types import ClientTests, Federation
 from fedjax_bal.validate import checked_labels
 
 
@@ -175,6 +177,79 @@ def hold_out(
     masks = split_at_sizes(out[which], sizes)
     training = [rows[~mask] for rows, mask in zip(listed, masks, strict=True)]
     return training, [rows[mask] for rows, mask in zip(listed, masks, strict=True)]
+
+
+@checked
+def hold_out_clients(
+    rng: np.random.Generator, federation: Federation, share: ProperShare
+) -> tuple[Federation, Federation]:
+    """Splits a federation into the clients that train and new ones, which join when training is over.
+
+    The two share images, labels, auxiliary sets and constants of normalisation. Clients keep their order and names. A
+    row that a new client shares with another client stays a training row of the other one.
+
+    Args:
+        rng: source of randomness.
+        federation: N clients.
+        share: the share of new clients, above 0 and below 1; rounded to whole clients, at least one and never all.
+
+    Returns:
+        The federation to train on, and that of the new clients, for `fedjax_bal.fine_tune`.
+
+    Raises:
+        ValueError: the share is out of range, or there is only one client.
+
+    Example:
+        >>> from fedjax_bal.data import federate
+        >>> labels = np.arange(10) % 2
+        >>> whole = federate(np.zeros((10, 3), np.float32), labels, np.arange(10).reshape(5, 2), num_classes=2)
+        >>> federation, new = hold_out_clients(np.random.default_rng(0), whole, 0.4)
+        >>> federation.num_clients, new.num_clients, federation.rows, new.rows
+        (3, 2, array([0, 1, 2, 3, 4, 5], dtype=int32), array([6, 7, 8, 9], dtype=int32))
+    """
+    clients = federation.num_clients
+    count = num_new_clients(clients, share)
+    if not count:
+        raise ValueError(f"received {share} and a federation of one client; at least one must be left to train")
+    new = np.zeros(clients, bool)
+    new[rng.choice(clients, count, replace=False)] = True
+    return _with_clients(federation, ~new), _with_clients(federation, new)
+
+
+def num_new_clients(clients: int, share: float) -> int:
+    """Returns how many of some clients are new ones: their share, at least one but never all.
+
+    Example:
+        >>> num_new_clients(20, 0.2), num_new_clients(3, 0.01), num_new_clients(3, 0.99), num_new_clients(1, 0.5)
+        (4, 1, 2, 0)
+    """
+    return int(_share_of(np.array([clients]), share)[0])
+
+
+def _with_clients(federation: Federation, kept: np.ndarray) -> Federation:
+    """Leaves out the clients that aren't `kept`, `Bool[N]`."""
+    rows, offsets = _spans(federation.rows, federation.offsets, kept)
+    tests = None
+    if federation.tests is not None:
+        tests = ClientTests(*_spans(*federation.tests, kept))
+    names = federation.names
+    if names is not None and names.clients is not None:
+        clients = tuple(name for name, keep in zip(names.clients, kept, strict=True) if keep)
+        names = dataclasses.replace(names, clients=clients)
+    return federation._replace(
+        rows=rows,
+        offsets=offsets,
+        class_counts=np.asarray(federation.class_counts)[kept],
+        copy=_spans(federation.copy, federation.offsets, kept)[0],
+        tests=None if tests is None or not len(tests.rows) else tests,
+        names=names,
+    )
+
+
+def _spans(rows: np.ndarray, offsets: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the rows of the clients that are `kept`, and their offsets."""
+    sizes = np.diff(offsets)
+    return np.asarray(rows)[np.repeat(kept, sizes)], np.append(0, np.cumsum(sizes[kept])).astype(np.int32)
 
 
 @checked

@@ -1,7 +1,7 @@
 """A comparison: runs of several methods and seeds on one federation, in a folder or in memory."""
 
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ from fedjax_bal.lab import environment, summary
 from fedjax_bal.lab.callbacks import RunProgress
 from fedjax_bal.lab.display import Progress, WorkUnit
 from fedjax_bal.lab.errors import START_OVER, FolderError
-from fedjax_bal.lab.folder import PERSONALISED, PICTURES, RecordedExecution, RunFolder
+from fedjax_bal.lab.folder import NEW_CLIENTS, PERSONALISED, PICTURES, RecordedExecution, RunFolder
 from fedjax_bal.lab.loop import Callback, RunBatch, batch_runs, compiled_ahead, steps_per_round, train, unfinished
 from fedjax_bal.lab.outline import outline
 from fedjax_bal.lab.post_training import PostTraining
-from fedjax_bal.lab.records import RunId
+from fedjax_bal.lab.records import ClientResults, RunId
 from fedjax_bal.lab.run import Run, runs_of
 from fedjax_bal.lab.setup import Setup, SharedInputs, set_up
 from fedjax_bal.lab.summary import Cost, total
@@ -166,7 +166,7 @@ class Comparison:
         if run.failure is None and not run.round:
             self.folder.clear(*run.id, PICTURES)
         if run.failure is None and not run.is_over:
-            self.folder.clear(*run.id, PERSONALISED)
+            self.folder.clear(*run.id, PERSONALISED, NEW_CLIENTS)
             self.folder.clear_findings(*run.id)
 
     def finish(self) -> Mapping[str, Any]:
@@ -177,15 +177,24 @@ class Comparison:
         self._write_metrics()
         trained = [run for run in self.runs if run.failure is None and run.round]
         self.folder.write_confusion({run.id: np.asarray(run.confusion) for run in trained})
-        self.folder.write_clients(
-            summary.summarise_clients(run.id, run.simulation, np.asarray(run.client_hits))
-            for run in trained
-            if run.client_hits is not None and run.lines
-        )
+        self.folder.write_clients(results for run in trained for results in self._by_client(run))
         content = self._summary()
         self.folder.write_summary(content)
         self.folder.finish()
         return content
+
+    def _by_client(self, run: Run) -> Iterator[ClientResults]:
+        """Yields a run's results by client: of the clients that train, and of the new ones."""
+        if run.client_hits is not None and run.lines:
+            tuned = self._read(PERSONALISED, run).get("accuracies")
+            yield summary.summarise_clients(run.id, run.simulation.federation, np.asarray(run.client_hits), tuned)
+        found = self._read(NEW_CLIENTS, run)
+        if run.tuner is not None and found:
+            yield summary.new_clients(run.id, run.tuner.federation, run.simulation.federation.num_clients, found)
+
+    def _read(self, kind: str, run: Run) -> Mapping[str, Any]:
+        """Reads a run's results of one kind; empty if there are none."""
+        return self.folder.read_analysis(kind, *run.id) or {}
 
     def _write_metrics(self) -> None:
         self.folder.write_metrics([line for run in self.runs for line in run.lines])
@@ -222,7 +231,7 @@ class Comparison:
             rounds=simulation.rounds,
             target=run.target,
             stopping=run.stopping,
-            fine_tuned=self.folder.read_analysis(PERSONALISED, *run.id) or {},
+            fine_tuned={**self._read(PERSONALISED, run), **self._read(NEW_CLIENTS, run)},
             failure=run.failure,
             clients_per_chain=simulation.selector.chain_length,
             copies=int(np.count_nonzero(simulation.federation.copy)),

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +45,7 @@ _EXECUTION = "execution.json"
 _CONFUSION = "confusion.npz"
 _CLIENTS = "clients.csv"
 _CHECKPOINTS = "checkpoints"
+_TRACKING = "tracking-id"
 _EXPORTS = "exports"
 _REPORT = "report.html"
 _COMPARISON = "comparison.html"
@@ -54,17 +56,19 @@ POINTS = "points"
 
 PICTURES = "pictures/{}.npz"
 PERSONALISED = "personalised/{}.json"
+NEW_CLIENTS = "new-clients/{}.json"
 _FINDINGS = "analyses/{}/{}"
 """Files of analyses, for the name of a run."""
 
 COPIES = (f"{PLUGIN_COPIES}/**/*.py", f"{FILE_COPIES}/*/*")
 _RESULTS = (_METRICS, _SUMMARY, _EXECUTION, _CONFUSION, _CLIENTS, f"{_CHECKPOINTS}/*/round-*.npz")
-_ANALYSES = ("pictures/*", "personalised/*.json", "analyses/*/*")
+_ANALYSES = ("pictures/*", "personalised/*.json", "new-clients/*.json", "analyses/*/*")
 # What `--fresh` deletes. Not config.yaml: a kill must not leave a folder without an owner.
 _WRITTEN = (
     *(*_RESULTS, *_ANALYSES, f"{_CHECKPOINTS}/*/.round-*.part", _REPORT, _COMPARISON, "plots/*.svg", "table.tex"),
     *(f"{name}.{ending}" for name in ("tables", "comparison-tables") for ending in ("csv", "tex")),
-    "tensorboard/*/seed*/events.out.tfevents.*.fedjax-bal.*",
+    _TRACKING,
+    "tensorboard/*/events.out.tfevents.*.fedjax-bal.*",
     "wandb/*run-*-fedjax-bal-*/**/*",
 )
 
@@ -226,6 +230,15 @@ class RunFolder(OutputFolder):
         if self.first:
             checkpoint.save(own_folder(self.path, f"{_CHECKPOINTS}/{run_name(method, seed)}"), round, tree)
 
+    def tracking_id(self) -> str:
+        """Reads the folder's part of the ids of its runs in trackers; draws it if there is none."""
+        try:
+            return self._read(_TRACKING).decode("ascii")
+        except FileNotFoundError:
+            drawn = secrets.token_hex(4)
+            self._write(_TRACKING, drawn.encode())
+            return drawn
+
     def read_metrics(self) -> list[dict[str, Any]]:
         """Returns the lines of metrics.jsonl, one for each run and evaluated round; NaN and infinities become None.
 
@@ -317,9 +330,13 @@ class RunFolder(OutputFolder):
             return [
                 ClientResults(
                     *run,
-                    tuple(row["client"] for row in rows),
-                    *(np.array([int(row[name]) for row in rows]) for name in ClientResults._fields[3:5]),
-                    *(np.array([float(row[name] or "nan") for row in rows]) for name in ClientResults._fields[5:]),
+                    names=tuple(row["client"] for row in rows),
+                    **{name: np.array([int(row[name]) for row in rows]) for name in ("training_rows", "test_rows")},
+                    **{
+                        name: np.array([float(row[name] or "nan") for row in rows])
+                        for name in ("accuracy", "balanced_accuracy", "fine_tuned_accuracy")
+                    },
+                    new=np.array([row["new"] == "1" for row in rows]),
                 )
                 for run, rows in runs.items()
             ]
@@ -329,17 +346,17 @@ class RunFolder(OutputFolder):
         self._write_arrays(PICTURES.format(run_name(method, seed)), pictures)
 
     def clear(self, method: str, seed: int, *kinds: str) -> None:
-        """Deletes a run's results of some `kinds`: PICTURES, PERSONALISED."""
+        """Deletes a run's results of some `kinds`: PICTURES, PERSONALISED, NEW_CLIENTS."""
         self._remove(*(kind.format(run_name(method, seed)) for kind in kinds))
 
     def read_analysis(self, kind: str, method: str, seed: int) -> dict[str, Any] | None:
-        """Reads a run's results of one `kind`, PERSONALISED; None if there are none."""
+        """Reads a run's results of one `kind`, PERSONALISED or NEW_CLIENTS; None if there are none."""
         name = kind.format(run_name(method, seed))
         with reading(self.path / name, "delete it and run the command again"):
             return self._read_json(name)
 
     def write_analysis(self, kind: str, method: str, seed: int, figures: Mapping[str, Any]) -> None:
-        """Writes a run's results of one `kind`: clients' fine-tuned models (PERSONALISED)."""
+        """Writes a run's results of one `kind`: clients' fine-tuned models (PERSONALISED, NEW_CLIENTS)."""
         self._write_json(kind.format(run_name(method, seed)), figures)
 
     def write_findings(self, name: str, method: str, seed: int, found: Findings) -> None:

@@ -166,8 +166,8 @@ class LoadedRun:
 
         Returns:
             A pandas `DataFrame` if pandas is installed, otherwise a dict of columns as NumPy arrays: `method`, `seed`,
-                `client` (its name or, without names, its number as text), `training_rows`, `test_rows`, `accuracy` and
-                `balanced_accuracy` (nan if unknown).
+                `client` (its name or, without names, its number as text), `training_rows`, `test_rows`, `accuracy`,
+                `balanced_accuracy` and `fine_tuned_accuracy` (nan if unknown), and `new`.
 
         Raises:
             ValueError: no session has finished, or no client has test rows.

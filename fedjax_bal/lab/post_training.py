@@ -1,4 +1,4 @@
-"""The steps after training: pictures of generators, models fine-tuned on clients, and analyses of plug-ins."""
+"""The steps after training: pictures, models fine-tuned on clients, tests on new ones, and analyses of plug-ins."""
 
 from typing import Any
 
@@ -7,10 +7,11 @@ import numpy as np
 from fedjax_bal.analyses import ANALYSES
 from fedjax_bal.engine.host import FineTuner, Simulation, Snapshot, generated_images
 from fedjax_bal.engine.processes import processes
-from fedjax_bal.lab.folder import PERSONALISED
+from fedjax_bal.lab.folder import NEW_CLIENTS, PERSONALISED
 from fedjax_bal.lab.loop import Callback
 from fedjax_bal.lab.run import Run
-from fedjax_bal.metrics import across_clients, listed_clients
+from fedjax_bal.lab.summary import summarise_clients
+from fedjax_bal.metrics import across_clients, listed_clients, mean_known
 from fedjax_bal.types import Federation
 
 
@@ -51,6 +52,21 @@ class PostTraining(Callback):
                 "accuracies": listed_clients(accuracies),
             }
             run.folder.write_analysis(PERSONALISED, *run.id, figures)
+        if run.tuner is not None and not is_done(run.folder.read_analysis(NEW_CLIENTS, *run.id)):
+            run.note(f"{run.title}: testing the final model on new clients")
+            tuned, diverged = run.tuner.run(run.id.seed, snapshot)
+            known = summarise_clients(run.id, run.tuner.federation, run.tuner.hits(run.id.seed, snapshot))
+            figures = {
+                "epochs": evaluation.new_client_epochs,
+                "clients": int(np.count_nonzero(~np.isnan(tuned))),
+                "diverged": diverged,
+                "new_client_accuracy": mean_known(known.accuracy),
+                "new_client_fine_tuned_accuracy": mean_known(tuned),
+                "accuracy": listed_clients(known.accuracy, most=None),
+                "balanced_accuracy": listed_clients(known.balanced_accuracy, most=None),
+                "fine_tuned_accuracy": listed_clients(tuned, most=None),
+            }
+            run.folder.write_analysis(NEW_CLIENTS, *run.id, figures)
 
 
 def some_of_each_class(federation: Federation, classes: int, count: int) -> np.ndarray:

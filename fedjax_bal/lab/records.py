@@ -80,6 +80,8 @@ class ClientResults(NamedTuple):
         test_rows: `Int[N]`.
         accuracy: `Float[N]`; nan for a client without test rows.
         balanced_accuracy: mean over the classes of the client's test rows, `Float[N]`; nan where unknown.
+        fine_tuned_accuracy: of the final model fine-tuned on the client, `Float[N]`; nan where unknown.
+        new: whether the client joined when training was over, and is tested with the final global model, `Bool[N]`.
     """
 
     method: str
@@ -89,6 +91,13 @@ class ClientResults(NamedTuple):
     test_rows: np.ndarray
     accuracy: np.ndarray
     balanced_accuracy: np.ndarray
+    fine_tuned_accuracy: np.ndarray
+    new: np.ndarray
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The clients' names, with a remark on new ones."""
+        return tuple(f"{name} (new)" if new else name for name, new in zip(self.names, self.new, strict=True))
 
     @property
     def named(self) -> bool:

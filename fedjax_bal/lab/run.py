@@ -17,6 +17,7 @@ from fedjax_bal.config import Config, MethodConfig, comparison_digest, method_di
 from fedjax_bal.engine.device import State, client_hits_shape
 from fedjax_bal.engine.host import (
     DispatchResult,
+    FineTuner,
     Simulation,
     Snapshot,
     describe_faults,
@@ -61,6 +62,7 @@ class Run:
         target: the accuracy whose first round is reported; None for none.
         settings: the method's configuration, for callbacks; None in a comparison that has none.
         of_first_seed: whether its seed is the comparison's first.
+        tuner: fine-tunes the final model on new clients; None if there are none.
         snapshot: the state after the last dispatch; None before the first. Its model is None during training, when the
             stack owns it.
         confusion: confusion matrix of the last evaluation.
@@ -82,6 +84,7 @@ class Run:
     target: float | None = None
     settings: MethodConfig | None = None
     of_first_seed: bool = True
+    tuner: FineTuner | None = None
     snapshot: Snapshot | None = None
     confusion: Any = None
     client_hits: Any = None
@@ -253,6 +256,7 @@ def runs_of(config: Config, setup: Setup, folder: Any, note: Callable[[str], Non
                     target=method.evaluation.target_accuracy,
                     settings=of_seed.methods[index],
                     of_first_seed=seed == config.seeds[0],
+                    tuner=of_seed.tuners[index],
                 )
             )
     return runs

@@ -16,7 +16,7 @@ from fedjax_bal.config import Config, MethodConfig, ModelSection, received_value
 from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build_simulation, device_count, divide, replicate
 from fedjax_bal.lab.exports import load_weights
-from fedjax_bal.lab.splits import RowsUsed, SetupError, prefix_errors, rows_used, split_rows
+from fedjax_bal.lab.splits import RowsUsed, SetupError, generator, prefix_errors, rows_used, split_rows
 from fedjax_bal.models import automatic
 from fedjax_bal.optim import optimizer
 from fedjax_bal.options import Participation, derived, trusted
@@ -41,6 +41,7 @@ class Setup:
     rows_used: tuple[RowsUsed, ...]  # describes the rows and clients used for training
     data_digests: tuple[np.ndarray, ...]  # see `SharedInputs.data_digest`
     fingerprints: tuple[np.ndarray, ...]  # see `SharedInputs.fingerprint`
+    tuners: tuple[FineTuner | None, ...]  # for the clients of `partition.new_clients`
     others: Mapping[int, "Setup"] = dataclasses.field(default_factory=dict)  # by seed
 
     def of(self, seed: int) -> "Setup":
@@ -106,7 +107,14 @@ class SharedInputs:
         return self.cached(f"test on {layout.devices}", place, config.dataset)
 
     def federation(self, config: MethodConfig) -> Federation:
-        """The partitioned federation, with its images on the devices."""
+        """The partitioned federation without new clients, with its images on the devices."""
+        return self._federations(config)[0]
+
+    def new_clients(self, config: MethodConfig) -> Federation | None:
+        """The clients of `partition.new_clients`, with the same images; None for none."""
+        return self._federations(config)[1]
+
+    def _federations(self, config: MethodConfig) -> tuple[Federation, Federation | None]:
         devices = self.layout(config).devices
         return self.cached(f"federation on {devices}", lambda: self._federate(config), *_sections(config))
 
@@ -145,7 +153,7 @@ class SharedInputs:
 
     def rows_used(self, config: MethodConfig) -> RowsUsed:
         """Counts the rows and clients that are used."""
-        use = lambda: rows_used(config, self.dataset(config), self.federation(config))
+        use = lambda: rows_used(config, self.dataset(config), *self._federations(config))
         used = self.cached("rows used", use, *_sections(config))
         _, names, empty = self.used.setdefault(used.text, (used, {}, set()))
         names[config.name] = None
@@ -191,7 +199,7 @@ class SharedInputs:
         with prefix_errors("model.weights"):
             return self.cached("weights", lambda: load_weights(config.model.weights or ""), config.model)
 
-    def _federate(self, config: MethodConfig) -> Federation:
+    def _federate(self, config: MethodConfig) -> tuple[Federation, Federation | None]:
         dataset = self.dataset(config)
         layout = self.layout(config)
         pool, rows, tests = split_rows(dataset, config)
@@ -202,15 +210,22 @@ class SharedInputs:
         sections = (config.dataset,) if pool.images is dataset.train_images else _sections(config)
         place = lambda: replicate((federation.images, federation.labels), layout)
         images, labels = self.cached(f"{len(federation.labels)} images on {layout.devices}", place, *sections)
-        return federation._replace(images=images, labels=labels)
+        federation = federation._replace(images=images, labels=labels)
+        if config.partition.new_clients is None:
+            return federation, None
+        rng = generator(config.partition.seed, "new clients")
+        with prefix_errors("partition.new_clients"):
+            return data.hold_out_clients(rng, federation, config.partition.new_clients)
 
     def _digest(self, config: MethodConfig) -> np.ndarray:
         dataset = self.dataset(config)
-        federation = self.federation(config)
+        federation, new = self._federations(config)
         digest = hashlib.sha256()
         digest.update(json.dumps(dataset.class_names).encode())  # another order would swap the accuracies of classes
         owners = () if dataset.train_clients is None else (dataset.train_clients,)
         held = (*federation.auxiliary.values(), *(federation.tests or ()))
+        if new is not None:
+            held += (new.rows, new.offsets, *(new.tests or ()))
         for array in (*dataset[:4], *owners, federation.rows, federation.offsets, *held):
             array = np.ascontiguousarray(array)
             digest.update(f"{array.dtype} {array.shape}".encode())
@@ -266,6 +281,7 @@ def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Setup:
     simulations = tuple(_simulation(inputs, index, method) for index, method in enumerate(methods))
     inputs.cautions |= dict.fromkeys(text for simulation in simulations for text in simulation.cautions)
     # Invalid post-training analyses are rejected before training.
+    tuners: list[FineTuner | None] = []
     for method, simulation in zip(methods, simulations, strict=True):
         for name, options in method.evaluation.analyses.items():
             with prefix_errors(f"evaluation.analyses (of {method.name}): {name}"):
@@ -273,6 +289,9 @@ def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Setup:
         if method.evaluation.personalised is not None:
             with prefix_errors(f"evaluation (of {method.name})"):
                 FineTuner(simulation, method.evaluation.personalised)
+        new = inputs.new_clients(method)
+        with prefix_errors(f"partition (of {method.name})"):
+            tuners.append(None if new is None else FineTuner(simulation, method.evaluation.new_client_epochs, new))
     return Setup(
         config,
         methods,
@@ -281,6 +300,7 @@ def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Setup:
         rows_used=tuple(map(inputs.rows_used, methods)),
         data_digests=tuple(map(inputs.data_digest, methods)),
         fingerprints=tuple(map(inputs.fingerprint, methods)),
+        tuners=tuple(tuners),
     )
 
 

@@ -38,13 +38,14 @@ class RowsUsed(NamedTuple):
         return "; ".join(filter(None, (self.text, data.empty_clients([self.empty, *counts], self.clients))))
 
 
-def rows_used(config: Sections, dataset: Dataset, federation: Federation) -> RowsUsed:
+def rows_used(config: Sections, dataset: Dataset, federation: Federation, new: Federation | None = None) -> RowsUsed:
     """Counts the rows and clients that a federation uses, and names the keys that hold back rows.
 
     Args:
         config: the sections that describe the federation.
         dataset: its data set.
         federation: the partition, without augmented copies.
+        new: the clients that don't train; None for none.
     """
     everything = len(dataset.train_labels)
     rows = len(np.unique(federation.rows))
@@ -55,6 +56,8 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation) -> Row
 
     counted = f"all {rows:,} rows" if rows == everything else f"{rows:,} of {everything:,} rows"
     taking_part = f"{clients:,} of {everyone:,} users" if by_owner and clients < everyone else f"{clients:,} clients"
+    if new is not None:
+        taking_part += f", {new.num_clients:,} new after training"
     items: dict[str, str] = {}
     if rows < everything:
         held_back = _held_back(config)
@@ -63,8 +66,11 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation) -> Row
         server = functools.reduce(np.union1d, federation.auxiliary.values(), np.zeros(0, int))
         rest = np.setdiff1d(np.arange(everything), server)
         kept = rest[data.partition.thin_out(dataset.train_labels[rest], **_long_tail(config))]
-        given = federation.rows if federation.tests is None else np.union1d(federation.rows, federation.tests.rows)
-        if len(np.setdiff1d(kept, given)):
+        if new is not None:
+            held_back.append(f"partition.new_clients={config.partition.new_clients:g}")
+        parts = [part for part in (federation, new) if part is not None]
+        given = [part.rows for part in parts] + [part.tests.rows for part in parts if part.tests is not None]
+        if len(np.setdiff1d(kept, np.concatenate(given))):
             held_back.append(f"partition={config.partition.scheme}")
         items["held back"] = ", ".join(held_back)
     if dataset.input_names is not None:
@@ -183,7 +189,7 @@ def _take_auxiliary(dataset: Dataset, wanted: AuxiliarySection, seed: int) -> Tr
     if not wanted.per_class:
         return TrainingRows(images, labels, everything, {})
     if wanted.source == "train":
-        taken, rest = data.carve(_generator(seed, "auxiliary"), labels, wanted.per_class)
+        taken, rest = data.carve(generator(seed, "auxiliary"), labels, wanted.per_class)
         return TrainingRows(images, labels, rest, {BALANCED: taken})
     # The first rows of each class of the test set, in class order.
     numbers = [np.flatnonzero(dataset.test_labels == label) for label in range(len(dataset.class_names))]
@@ -205,7 +211,7 @@ def _take_validation(pool: TrainingRows, config: Sections) -> TrainingRows:
     rest = pool.rest
     if not wanted.wanted:
         return pool
-    rng = _generator(config.partition.seed, "validation")
+    rng = generator(config.partition.seed, "validation")
     labels = pool.labels[rest]
     if wanted.fraction is not None:
         key = "fraction"
@@ -225,7 +231,7 @@ def _take_client_tests(
 ) -> tuple[TrainingRows, Sequence[np.ndarray], Sequence[np.ndarray]]:
     """Holds out test rows of each client, or assigns clients rows of the test set, which is appended to the images."""
     wanted = config.evaluation.client_test
-    rng = _generator(config.partition.seed, "client test")
+    rng = generator(config.partition.seed, "client test")
     if wanted.fraction is not None:
         training, tests = data.hold_out(rng, rows, wanted.fraction)
         if not any(map(len, tests)):
@@ -239,6 +245,6 @@ def _take_client_tests(
     return pool._replace(images=images, labels=labels), rows, [len(pool.labels) + own for own in drawn]
 
 
-def _generator(seed: int, purpose: str) -> np.random.Generator:
-    # A separate generator for each purpose, so that drawing other rows doesn't change the partition.
+def generator(seed: int, purpose: str) -> np.random.Generator:
+    """Returns the generator of one purpose, so that drawing other rows doesn't change the partition."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode())])

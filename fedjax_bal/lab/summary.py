@@ -15,6 +15,7 @@ from fedjax_bal.lab.setup import Setup
 from fedjax_bal.metrics import class_means, client_accuracies, divergences, evenly_spaced, rank_correlations
 from fedjax_bal.parts import Batches
 from fedjax_bal.status import duration
+from fedjax_bal.types import Federation
 
 _SHOWN = 50  # clients whose mini-batches are examined
 _HEAT_MAP_CLIENTS = 200  # more rows can't be distinguished on a page
@@ -117,13 +118,14 @@ def summarise_partitions(setup: Setup) -> list[Partition]:
     return list(shared.values())
 
 
-def summarise_clients(key: tuple[str, int], simulation: Simulation, hits: np.ndarray) -> ClientResults:
+def summarise_clients(
+    key: tuple[str, int], federation: Federation, hits: np.ndarray, fine_tuned: Sequence[float | None] | None = None
+) -> ClientResults:
     """Summarises the last evaluation of a run, given by method and seed, on each client's own test rows.
 
     `hits` are those of an `EvaluationResult`, `Int[N, C]`; without classes, `Int[N, 1]`, the means over classes are
-    unknown.
+    unknown. `fine_tuned` has the accuracies of the clients' fine-tuned models.
     """
-    federation = simulation.federation
     clients = federation.num_clients
     assert federation.tests is not None
     sizes = np.diff(federation.tests.offsets)
@@ -140,6 +142,29 @@ def summarise_clients(key: tuple[str, int], simulation: Simulation, hits: np.nda
         test_rows=sizes,
         accuracy=client_accuracies(hits.sum(1), sizes),
         balanced_accuracy=means,
+        fine_tuned_accuracy=np.full(clients, np.nan) if fine_tuned is None else np.array(fine_tuned, float),
+        new=np.zeros(clients, bool),
+    )
+
+
+def new_clients(
+    key: tuple[str, int], federation: Federation, first: int, found: Mapping[str, Sequence[float | None]]
+) -> ClientResults:
+    """Summarises the clients that joined when a run, given by method and seed, was over.
+
+    Args:
+        key: method and seed.
+        federation: the new clients.
+        first: the number of the first one, if they have no names.
+        found: their accuracies by kind, as they are saved.
+    """
+    clients = federation.num_clients
+    bare = summarise_clients(key, federation, np.zeros((clients, 1)))
+    kinds = ("accuracy", "balanced_accuracy", "fine_tuned_accuracy")
+    return bare._replace(
+        names=federation.client_names or tuple(str(first + client) for client in range(clients)),
+        new=np.ones(clients, bool),
+        **{kind: np.array(found[kind], float) for kind in kinds},
     )
 
 

@@ -9,6 +9,7 @@ from fedjax_bal.metrics.classification import (
     divergences,
     evenly_spaced,
     listed_clients,
+    mean_known,
     order_statistics,
     rank_correlations,
     shot_groups,
@@ -42,6 +43,7 @@ from fedjax_bal.metrics.seeds import (
 )
 from fedjax_bal.metrics.table import (
     METRICS,
+    NEW_CLIENTS,
     NOTHING,
     OWN,
     OWN_HITS,
@@ -51,6 +53,7 @@ from fedjax_bal.metrics.table import (
     Column,
     Measured,
     Metric,
+    ReportTable,
     Unit,
     record_round,
     summarise_run,

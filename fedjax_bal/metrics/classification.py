@@ -192,14 +192,14 @@ def class_means(hits: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.divide(np.nansum(accuracies, 1), known, out=np.full(len(known), np.nan), where=known > 0)
 
 
-def listed_clients(accuracies: np.ndarray, most: int = 1000) -> list[float | None] | None:
+def listed_clients(accuracies: np.ndarray, most: int | None = 1000) -> list[float | None] | None:
     """Rounds clients' accuracies to four digits, for JSON, in the order of the clients; None for more than `most`.
 
     Example:
         >>> listed_clients(np.array([2 / 3, np.nan, 0.0])), listed_clients(np.zeros(3), most=2)
         ([0.6667, None, 0.0], None)
     """
-    if len(accuracies) > most:
+    if most is not None and len(accuracies) > most:
         return None
     return [None if np.isnan(value) else round(float(value), 4) for value in accuracies]
 

@@ -158,7 +158,7 @@ class RunHistory:
         rounds: number of rounds that the configuration asks for.
         target: the accuracy to reach; None for none.
         stopping: the rule of early stopping.
-        fine_tuned: results of the clients' fine-tuned models; empty without any.
+        fine_tuned: results of the clients' fine-tuned models, and of new clients; empty without any.
         failure: the reason why the run can't be finished; None if it is, or will be.
         clients_per_chain: the largest number of clients that train one averaged model in turn.
         copies: augmented samples of all clients.

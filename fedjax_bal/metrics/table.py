@@ -78,6 +78,11 @@ CLIENTS = ReportTable(
     "personalised method, its own. All clients count equally.",
 )
 OWN_MODELS = ReportTable("Clients, own models", "Each model on its own client's test rows.")
+NEW_CLIENTS = ReportTable(
+    "New clients",
+    "Clients that joined when training was over: mean accuracy over them, each on its own test rows, of the final "
+    "global model and of this model fine-tuned on the client.",
+)
 TIME = ReportTable(
     "Simulated time",
     "How long the rounds would take with the clients' speeds and the deadline of this configuration: the sum over "
@@ -88,7 +93,7 @@ PRIVACY = ReportTable(
     "Privacy", "Epsilon of (epsilon, delta)-differential privacy after all rounds, for one client more or less."
 )
 OWN = ReportTable("Your own metrics", "From plug-ins, at the last evaluation.")
-REPORT_TABLES = (FURTHER, CLIENTS, OWN_MODELS, TIME, PRIVACY, OWN)
+REPORT_TABLES = (FURTHER, CLIENTS, OWN_MODELS, NEW_CLIENTS, TIME, PRIVACY, OWN)
 
 
 class Column(NamedTuple):
@@ -474,6 +479,20 @@ _METRICS = (
     _fine_tuned("", "Fine-tuned"),
     _fine_tuned("_std", "Spread fine-tuned", _SPREAD, POINTS),
     _fine_tuned("_worst10", "Worst 10% fine-tuned", _WORST10),
+    _of_run(
+        "new_client_accuracy",
+        "Mean over new clients of the accuracy of the final global model, each on its own client's test rows.",
+        lambda run: run.fine_tuned.get("new_client_accuracy"),
+        SHARE,
+        column=Column(NEW_CLIENTS, "New clients"),
+    ),
+    _of_run(
+        "new_client_fine_tuned_accuracy",
+        "Mean over new clients of the accuracy of this model fine-tuned on each, each on its own client's test rows.",
+        lambda run: run.fine_tuned.get("new_client_fine_tuned_accuracy"),
+        SHARE,
+        column=Column(NEW_CLIENTS, "New clients fine-tuned"),
+    ),
     Metric(
         "client_accuracies",
         "The accuracies behind `client_accuracy`, a list in the order of the clients, with null for a client without "

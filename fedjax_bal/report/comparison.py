@@ -21,6 +21,7 @@ from fedjax_bal.metrics import (
     TEXT,
     Difference,
     MethodSummary,
+    ReportTable,
     SeededDraw,
     Unit,
     apply_holm,
@@ -421,10 +422,10 @@ def run_states(runs: ReportedRuns) -> list[Table]:
     return [table for table in tables if table.rows]
 
 
-def details(runs: Sequence[Mapping[str, Any]]) -> list[Table]:
+def details(runs: Sequence[Mapping[str, Any]], wanted: Sequence[ReportTable] = REPORT_TABLES) -> list[Table]:
     """Builds further tables from a summary's `runs`; leaves out columns without numbers."""
     tables = []
-    for shown in REPORT_TABLES:
+    for shown in wanted:
         columns = [
             (metric, metric.column)
             for metric in METRICS.values()
@@ -520,7 +521,7 @@ def by_client(clients: Sequence[ClientResults]) -> list[Table]:
     sizes: dict[str, tuple[int, int]] = {}
     accuracies: dict[str, dict[str, list[float | None]]] = {}  # by client and method
     for run in clients:
-        for name, training, test, accuracy in zip(*run[2:6], strict=True):
+        for name, training, test, accuracy in zip(run.labels, *run[3:6], strict=True):
             if sizes.setdefault(name, (training, test)) != (training, test):
                 return []
             known = None if np.isnan(accuracy) else float(accuracy)

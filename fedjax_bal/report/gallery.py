@@ -266,13 +266,13 @@ def _by_client(runs: ReportedRuns, methods: Sequence[str], panels: Sequence[plot
         values = 100 * np.array([np.mean([of_run.accuracy for of_run in found], 0) for found in known.values()])
         tested = np.flatnonzero(~np.isnan(values[0]))
         order = tested[np.argsort(values[:, tested].mean(0), kind="stable")]
-        heads = [f"{common.names[client]}, {common.training_rows[client]:,}" for client in order]
+        heads = [f"{common.labels[client]}, {common.training_rows[client]:,}" for client in order]
         text += " Mean over seeds; clients are ordered from the lowest to the highest mean over the methods."
         across = f"client and its training {kind}"
         grid = plots.Grid("", values[:, order], heads)
         yield "clients", "Accuracy by client", text, plots.heat([grid], list(known), "accuracy, %", horizontal=across)
         return
-    accuracies = {method: [of_run.accuracy for of_run in found] for method, found in of_methods.items()}
+    accuracies = {method: [of_run.accuracy[~of_run.new] for of_run in found] for method, found in of_methods.items()}
     ranked = {method: ends for method, found in accuracies.items() if (ends := ranked_clients(found)) is not None}
     if ranked:
         text += (

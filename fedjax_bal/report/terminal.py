@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedjax_bal.lab import SweepFolder
-from fedjax_bal.report.comparison import KL, P_HOLM, STAR, by_client, compare_runs, run_states
+from fedjax_bal.metrics import NEW_CLIENTS
+from fedjax_bal.report.comparison import KL, P_HOLM, STAR, by_client, compare_runs, details, run_states
 from fedjax_bal.report.published import paper_comparison_of_sweep
 from fedjax_bal.report.reading import read_runs
 from fedjax_bal.report.sweep_page import best_settings, comparisons, leaders, verdicts
@@ -35,6 +36,7 @@ def results(folder: Path) -> tuple[list[Table], list[str]]:
     tables = [
         *run_states(runs),
         *_in_short([comparison.table] if comparison.groups else []),
+        *details(runs.record.summary["runs"], [NEW_CLIENTS]),
         *(by_client(runs.record.clients) if named else []),
     ]
     return tables, [text for text in (comparison.warning, *comparison.verdicts) if text]

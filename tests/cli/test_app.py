@@ -402,7 +402,6 @@ def test_run_takes_a_sweep_s_configurations(here):
     ("words", "message"),
     [
         (["run", "--fresh"], "--fresh: is for one comparison, but this is a sweep; leave it out"),
-        (["run", "--track", "wandb"], "--track: is for one comparison, but"),
         (["run", "--distributed"], "--distributed: is for one comparison, but"),
     ],
 )

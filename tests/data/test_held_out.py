@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal.data import carve, carve_share, federate, hold_out, rows_by_share
+from fedjax_bal.data import carve, carve_share, federate, hold_out, hold_out_clients, rows_by_share
+from fedjax_bal.types import Names
 
 IMAGES, LABELS = np.zeros((40, 2, 2, 1), np.uint8), np.repeat([0, 1, 2, 3], 10)
 
@@ -126,3 +127,36 @@ BAD = [
 def test_test_rows_that_cannot_be_are_refused(tests, message):
     with pytest.raises(ValueError, match=message):
         federate(IMAGES, LABELS, [np.array([0, 1]), np.array([20])], 4, {"server": np.array([30])}, tests=tests)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 4), min_size=2, max_size=9).filter(any),
+    share=st.sampled_from([0.01, 0.2, 0.5, 0.99]),
+    seed=st.integers(0, 99),
+)
+def test_a_share_of_the_clients_is_held_out_with_rows_tests_and_names(sizes, share, seed):
+    ends = np.cumsum(sizes)
+    rows = [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    tests = [np.array([39 - client]) for client in range(len(sizes))]
+    names = tuple(f"client {number}" for number in range(len(sizes)))
+    whole = federate(IMAGES, LABELS, rows, 4, tests=tests)
+    whole = whole._replace(names=Names(clients=names))
+    kept, new = hold_out_clients(rng(seed), whole, share)
+    assert new.num_clients == min(max(round(share * len(sizes)), 1), len(sizes) - 1)
+    assert sorted(kept.client_names + new.client_names) == sorted(names)
+    for part in (kept, new):
+        assert list(part.client_names) == sorted(part.client_names)
+        for place, name in enumerate(part.client_names):
+            client = names.index(name)
+            for ours, theirs in ((part, whole), (part.tests, whole.tests)):
+                own = ours.rows[ours.offsets[place] : ours.offsets[place + 1]]
+                assert own.tolist() == theirs.rows[theirs.offsets[client] : theirs.offsets[client + 1]].tolist()
+            assert part.class_counts[place].tolist() == whole.class_counts[client].tolist()
+
+
+def test_of_a_single_client_none_can_be_held_out():
+    alone = federate(IMAGES, LABELS, [np.arange(9)], 4)
+    with pytest.raises(ValueError, match="received 0.5 and a federation of one client"):
+        hold_out_clients(rng(), alone, 0.5)
+    with pytest.raises(ValueError, match="share"):
+        hold_out_clients(rng(), alone, 1.0)

@@ -63,7 +63,17 @@ def table(path):
 @pytest.mark.slow
 def test_each_client_has_the_accuracy_of_the_model_that_it_uses(finished):
     rows = table(finished)
-    assert [*rows[0]] == ["method", "seed", "client", "training_rows", "test_rows", "accuracy", "balanced_accuracy"]
+    assert [*rows[0]] == [
+        "method",
+        "seed",
+        "client",
+        "training_rows",
+        "test_rows",
+        "accuracy",
+        "balanced_accuracy",
+        "fine_tuned_accuracy",
+        "new",
+    ]
     assert [(row["method"], row["seed"]) for row in rows[::4]] == [(m, s) for s in "01" for m in ("fedavg", "fedper")]
     sizes = [(row["client"], row["training_rows"], row["test_rows"]) for row in rows[:4]]
     assert sizes == [("Mainz", "15", "7"), ("'=Jena", "15", "8"), ("007", "20", "15"), ("Köln, Süd", "10", "0")]
@@ -114,7 +124,8 @@ def test_names_stand_in_the_terminal_and_on_the_page(finished, monkeypatch):
 
 def run_of(seed, names, accuracies):
     accuracies = np.array(accuracies)
-    return ClientResults("a", seed, names, np.arange(len(names)), np.ones(len(names), int), accuracies, accuracies)
+    sizes, new = np.arange(len(names)), np.arange(len(names)) == 1
+    return ClientResults("a", seed, names, sizes, sizes**0, accuracies, accuracies, 1 - accuracies, new)
 
 
 def test_what_is_written_is_read_again(tmp_path):
@@ -125,6 +136,8 @@ def test_what_is_written_is_read_again(tmp_path):
     first, second = folder.read_clients()
     assert first.names == names and first.named and (second.seed, second.names) == (7, ("x",))
     np.testing.assert_array_equal(first.accuracy, [0.5, np.nan, 1, 0, 0.25, 0.333333, 0])
+    np.testing.assert_array_equal(first.fine_tuned_accuracy, [0.5, np.nan, 0, 1, 0.75, 0.666667, 1])
+    assert np.flatnonzero(first.new).tolist() == [1] and first.labels[:2] == ("'=1+1", "-5 (new)")
     assert (first.training_rows.tolist(), first.training_rows.dtype) == (list(range(7)), int)
     assert not run_of(0, ("0", "1"), [0, 0]).named
 

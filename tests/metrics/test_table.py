@@ -40,6 +40,8 @@ def test_names_are_unique_and_every_metric_is_computed():
 TESTED_ELSEWHERE = {
     "update_diversity": "engine/test_identities.py",
     "personalised_accuracy": "engine/test_held_out.py",
+    "new_client_accuracy": "lab/test_new_clients.py",
+    "new_client_fine_tuned_accuracy": "lab/test_new_clients.py",
     "dropped": "engine/test_identities.py",
     "epsilon": "methods/test_accountant.py",
 }

@@ -244,7 +244,8 @@ def of_run(method, seed, accuracies, names=None):
     clients = np.arange(len(accuracies))
     names = names or tuple(map(str, clients))
     accuracies = np.array(accuracies)
-    return ClientResults(method, seed, names, 10 + clients, 1 - np.isnan(accuracies), accuracies, accuracies)
+    known = 1 - np.isnan(accuracies)
+    return ClientResults(method, seed, names, 10 + clients, known, accuracies, accuracies, accuracies, clients < 0)
 
 
 def test_each_of_a_few_clients_has_its_accuracy_with_each_method():

@@ -78,7 +78,8 @@ def write_clients(folder, names, accuracies):
     """Results by client of all runs of the folder, the same of each: client i has 10 + i training rows."""
     accuracies = np.array(accuracies)
     training = 10 + np.arange(len(names))
-    run = ClientResults("", 0, names, training, 1 - np.isnan(accuracies), accuracies, accuracies)
+    known, old = 1 - np.isnan(accuracies), np.zeros(len(names), bool)
+    run = ClientResults("", 0, names, training, known, accuracies, accuracies, accuracies, old)
     runs = [(method, seed) for seed in (0, 1, 2) for method in ("fedavg", "rebafl")]
     RunFolder(folder).write_clients(run._replace(method=method, seed=seed) for method, seed in runs)
 

@@ -1,13 +1,18 @@
-"""TensorBoard and Weights & Biases as trackers: `--track tensorboard` and `--track wandb`.
+"""Trackers that come along: `--track` with `tensorboard`, `wandb`, `mlflow` or `trackio`.
 
-They write into the run folder only, and aren't part of a run's identity: they can be added or left out at any time.
+They aren't part of a run's identity: they can be added or left out at any time.
 """
 
+import functools
+
+from fedjax_bal.contrib.trackers.mlflow import MLflow
 from fedjax_bal.contrib.trackers.tensorboard import TensorBoard
-from fedjax_bal.contrib.trackers.wandb import WeightsAndBiases
+from fedjax_bal.contrib.trackers.wandb import LikeWandb, WeightsAndBiases
 from fedjax_bal.plugins import register
 
-__all__ = ["TensorBoard", "WeightsAndBiases"]
+__all__ = ["LikeWandb", "MLflow", "TensorBoard", "WeightsAndBiases"]
 
-for _tracker in (TensorBoard, WeightsAndBiases):
-    register("tracker", _tracker.name)(_tracker)
+register("tracker", "mlflow")(MLflow)
+register("tracker", "tensorboard")(TensorBoard)
+register("tracker", "trackio")(functools.partial(LikeWandb, "trackio"))
+register("tracker", "wandb")(WeightsAndBiases)

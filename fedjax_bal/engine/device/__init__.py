@@ -5,7 +5,15 @@ from fedjax_bal.engine.device.chain import ChainClients, RoundInputs
 from fedjax_bal.engine.device.client_axis import over_chains
 from fedjax_bal.engine.device.debug import is_uncompiled
 from fedjax_bal.engine.device.drawing import purpose_key, shuffled, training_key
-from fedjax_bal.engine.device.evaluation import VALIDATION, LocalTest, TestSet, client_hits_shape, in_batches, padded
+from fedjax_bal.engine.device.evaluation import (
+    VALIDATION,
+    LocalTest,
+    TestSet,
+    client_hits_shape,
+    hits_by_client,
+    in_batches,
+    padded,
+)
 from fedjax_bal.engine.device.layout import Assignment, Layout
 from fedjax_bal.engine.device.leaves import PERSONAL
 from fedjax_bal.engine.device.local_training import mean_cross_entropy

@@ -4,7 +4,7 @@ from fedjax_bal.engine.host.assignment import assign
 from fedjax_bal.engine.host.compatibility import check_vocabulary
 from fedjax_bal.engine.host.executable import compile_for_backend
 from fedjax_bal.engine.host.faults import describe_faults
-from fedjax_bal.engine.host.fine_tuning import FineTuner
+from fedjax_bal.engine.host.fine_tuning import FineTuner, TunedAccuracies, fine_tune
 from fedjax_bal.engine.host.front_door import Result, build_simulation, simulate
 from fedjax_bal.engine.host.memory import free_bytes, memory_rows, rows_to_save
 from fedjax_bal.engine.host.placement import divide, fetch, replicate

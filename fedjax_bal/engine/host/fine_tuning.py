@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_bal import recipes
 from fedjax_bal.engine.device import (
     Assignment,
     ChainClients,
@@ -14,18 +15,21 @@ from fedjax_bal.engine.device import (
     LocalTest,
     RoundInputs,
     Setting,
+    hits_by_client,
     over_chains,
     purpose_key,
 )
 from fedjax_bal.engine.host.assignment import assign
+from fedjax_bal.engine.host.compatibility import check_is_federation
 from fedjax_bal.engine.host.executable import compile_for_backend, compile_to_fit
-from fedjax_bal.engine.host.placement import replicate
+from fedjax_bal.engine.host.front_door import build_simulation
+from fedjax_bal.engine.host.placement import fetch, replicate
 from fedjax_bal.engine.host.simulation import Simulation, Snapshot
 from fedjax_bal.engine.host.strategy import check_steps
 from fedjax_bal.metrics import OWN_HITS, client_accuracies
 from fedjax_bal.options import Evaluation, Execution, LocalTraining
 from fedjax_bal.parts import Personal
-from fedjax_bal.types import Array, Federation, Key, Variables
+from fedjax_bal.types import Array, ClientTests, Federation, Key, Model, Variables
 from fedjax_bal.validate import whole_number
 
 
@@ -41,6 +45,18 @@ class FineTuned(NamedTuple):
     diverged: int
 
 
+class TunedAccuracies(NamedTuple):
+    """Accuracies of a model on the clients' test rows, `Float64[N]`; nan for a client without any.
+
+    Attributes:
+        before: of the model as it is.
+        after: of the model fine-tuned on the client; 0 for a client whose parameters did not stay finite.
+    """
+
+    before: np.ndarray
+    after: np.ndarray
+
+
 class FineTuningCohort(NamedTuple):
     """Clients that are fine-tuned in one call; leaves as in `Plan` and `Assignment`."""
 
@@ -52,23 +68,29 @@ class FineTuningCohort(NamedTuple):
 class FineTuner:
     """Fine-tunes the global model on each client with test rows, and tests the result on these.
 
+    The clients are those of the simulation or, with `new`, the clients of another federation with the same inputs and
+    classes, which join when training is over. A new client begins with the global model: leaves that a personalised
+    method leaves to the clients have their initial values there, and are trained with all others.
+
     All methods are fine-tuned with plain cross-entropy and the local optimizer, from a fresh state and at the next
     round's learning rate in every step, so that their final models are compared. Clients are trained along the same
     axis as in a round, as many in a call as a round has, so that fine-tuning fits into memory if a round does. A client
     that takes no step keeps the global model. Raises ValueError if no client has test rows, if there are no epochs, if
-    the learning rate is 0 after the last round, or if leaves of the model stay with the clients.
+    the learning rate is 0 after the last round, or if leaves of the model stay with the clients, unless these are new.
     """
 
-    def __init__(self, simulation: Simulation, epochs: int) -> None:
-        tests = simulation.federation.tests
+    def __init__(self, simulation: Simulation, epochs: int, new: Federation | None = None) -> None:
+        key = "personalised" if new is None else "new_clients"
+        federation = simulation.federation if new is None else new
+        tests = federation.tests
         if tests is None:
+            received = f"{epochs} and a federation whose clients" if new is None else "new clients that"
             raise ValueError(
-                f"personalised: received {epochs} and a federation whose clients have no test rows: set "
-                "evaluation.client_test, for instance to {fraction: 0.2}, or take the natural partition of data whose "
-                "test rows have users"
+                f"{key}: received {received} have no test rows: set evaluation.client_test, for instance to "
+                "{fraction: 0.2}, or take the natural partition of data whose test rows have users"
             )
-        whole_number("personalised", epochs)
-        for part in simulation.setting.parts_with(Personal):
+        whole_number(key, epochs)
+        for part in simulation.setting.parts_with(Personal) if new is None else ():
             raise ValueError(
                 f"personalised: received together with {part.slot}, which gives clients personal models already, "
                 "whose accuracy is client_accuracy: leave personalised out for this method"
@@ -76,27 +98,32 @@ class FineTuner:
         rounds = simulation.rounds
         if simulation.setting.optimizer.rate(rounds) == 0:
             raise ValueError(
-                f"personalised: the learning rate is 0 after the last of {rounds} rounds, so that fine-tuning would "
+                f"{key}: the learning rate is 0 after the last of {rounds} rounds, so that fine-tuning would "
                 "change nothing: keep training.optimizer above 0, with a schedule that is longer or ends above 0"
             )
         self.simulation = simulation
+        self.federation = federation
+        self._stored = simulation.federation_on_device
+        if new is not None:
+            self._stored = replicate(new.without_names(), simulation.setting.layout)
+        self._tests = tests
         self._sizes = np.diff(tests.offsets)
         self._clients = np.flatnonzero(self._sizes)
-        self._setting = plain_setting(simulation.setting, epochs)
-        sizes = np.diff(simulation.federation.offsets)
+        sizes = np.diff(federation.offsets)
+        self._setting = dataclasses.replace(plain_setting(simulation.setting, epochs), max_size=int(sizes.max()))
         check_steps(self._setting, sizes, simulation.selector.chains * simulation.selector.chain_length)
         self._program: Any = None
 
     def run(self, seed: int, snapshot: Snapshot) -> FineTuned:
         """Fine-tunes a run's model; layouts agree up to rounding. Compiles the program the first time."""
-        stored = self.simulation.federation_on_device
+        stored = self._stored
         number = np.int32(snapshot.round)
         key = purpose_key(jax.random.key(seed), "personalise")
         model = self.simulation.tested_model(seed, snapshot)
         given = (key, number, replicate(model, self._setting.layout))
 
         def build(setting: Setting) -> Any:
-            jitted = jax.jit(setting.traced(fine_tune), out_shardings=setting.layout.replicated)
+            jitted = jax.jit(setting.traced(train_and_test), out_shardings=setting.layout.replicated)
             return compile_for_backend(jitted.lower(setting, *given, self._cohorts(setting)[0], stored))
 
         if self._program is None:
@@ -108,9 +135,15 @@ class FineTuner:
         accuracies[self._clients] = client_accuracies(np.where(broken, 0, hits), self._sizes[self._clients])
         return FineTuned(accuracies, int(np.count_nonzero(broken)))
 
+    def hits(self, seed: int, snapshot: Snapshot) -> np.ndarray:
+        """Counts the test rows of each client that a run's model classifies correctly, see `client_hits_shape`."""
+        setting = self.simulation.setting
+        model = self.simulation.tested_model(seed, snapshot)
+        return fetch(jax.jit(setting.traced(count_hits))(setting, model, self._stored, self._tests))
+
     def _cohorts(self, setting: Setting) -> list[FineTuningCohort]:
         """Divides the clients into cohorts as large as a round's; N marks empty places."""
-        federation = self.simulation.federation
+        federation = self.federation
         selector = self.simulation.selector
         count = min(selector.chains * selector.chain_length, len(self._clients))
         # All cohorts have the same size, as shapes never change; the last one may end in empty places.
@@ -123,6 +156,63 @@ class FineTuner:
             steps = setting.local_steps(sizes[clients]) * real
             cohorts.append(FineTuningCohort(clients, real, assign(setting.layout, steps, real[:, 0])[0]))
         return cohorts
+
+
+def fine_tune(
+    model: Model,
+    variables: Variables,
+    federation: Federation,
+    *,
+    epochs: int,
+    local: LocalTraining = LocalTraining(),
+    seed: int = 0,
+    execution: Execution = Execution(),
+) -> TunedAccuracies:
+    """Tests a trained model on clients with test rows, as it is and fine-tuned on each client's training rows.
+
+    The clients may be new ones, from `fedjax_bal.data.hold_out_clients`. Fine-tuning is plain cross-entropy on all
+    parameters, from the same variables for each client.
+
+    Args:
+        model: the network, such as `Result.model`.
+        variables: its variables, such as `Result.evaluated`.
+        federation: the clients; those without test rows are left out.
+        epochs: passes over a client's training rows.
+        local: batch size and optimizer; its epochs and steps are ignored.
+        seed: the seed of the order of rows.
+        execution: the layout of the work on the machine.
+
+    Returns:
+        The accuracies by client.
+
+    Raises:
+        ValueError: no client has test rows, or arguments don't fit together.
+
+    Example:
+        >>> from fedjax_bal import data, models, recipes, simulate
+        >>> rng = np.random.default_rng(0)
+        >>> labels = np.repeat([0, 1], 40)
+        >>> inputs = (labels[:, None] + rng.normal(size=(80, 3))).astype(np.float32)
+        >>> training, tests = data.hold_out(rng, data.partition.iid(rng, labels, 5), 0.25)
+        >>> whole = data.federate(inputs, labels, training, num_classes=2, tests=tests)
+        >>> federation, new = data.hold_out_clients(rng, whole, 0.2)
+        >>> result = simulate(recipes.fedavg(), models.build("mlp", 2, (3,), hidden=[8]), federation, (inputs, labels),
+        ...                   rounds=1, seed=0)
+        >>> tested = fine_tune(result.model, result.evaluated, new, epochs=20)
+        >>> bool(tested.after[0] >= tested.before[0])
+        True
+    """
+    epochs = whole_number("epochs", epochs)
+    check_is_federation(federation)
+    if federation.tests is None:
+        raise ValueError("federation: received clients that have no test rows: give data.federate their `tests`")
+    rows = np.asarray(federation.tests.rows)
+    test = np.asarray(federation.images)[rows], np.asarray(federation.labels)[rows]
+    simulation = build_simulation(recipes.fedavg(), model, federation, test, rounds=1, local=local, execution=execution)
+    tuner = FineTuner(simulation, epochs)
+    start = simulation.init(seed, variables)
+    before = client_accuracies(tuner.hits(seed, start).sum(1), np.diff(federation.tests.offsets))
+    return TunedAccuracies(before, tuner.run(seed, start).accuracies)
 
 
 def plain_setting(setting: Setting, epochs: int) -> Setting:
@@ -156,7 +246,12 @@ def plain_setting(setting: Setting, epochs: int) -> Setting:
     )
 
 
-def fine_tune(
+def count_hits(setting: Setting, variables: Variables, federation: Federation, tests: ClientTests) -> Array:
+    """Counts the test rows of each client that one model classifies correctly."""
+    return hits_by_client(setting.model, variables, federation, tests, setting.layout)
+
+
+def train_and_test(
     setting: Setting, key: Key, number: Array, variables: Variables, cohort: FineTuningCohort, federation: Federation
 ) -> tuple[Array, Array]:
     """Trains G clients and tests them: hits on their own test rows, and whether they diverged, both `Int32[G]`.

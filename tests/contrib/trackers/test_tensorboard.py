@@ -2,11 +2,10 @@
 
 import pytest
 
-from fedjax_bal.config import load_config
 from fedjax_bal.contrib.trackers import TensorBoard
-from fedjax_bal.lab.trackers import tracked_runs
+from fedjax_bal.lab.trackers import TrackedRun
 
-RUN = tracked_runs(load_config(None))["fedavg", 0]
+RUN = TrackedRun("mine", "fedavg", "fedavg, seed 0", "01234567-89abcdef", "fedavg-seed-0", {"seed": 0})
 
 
 @pytest.fixture(autouse=True)
@@ -29,36 +28,35 @@ def curve(reader, tag="test_accuracy"):
 
 def test_it_reads_each_round_once_with_training_time(accumulators, tmp_path):
     tracker = TensorBoard(tmp_path)
-    tracker.begin(RUN)
-    tracker.log(RUN, lines(2, 4))
-    tracker.log(RUN, lines(6))
-    reader = accumulators.EventAccumulator(str(tmp_path / "tensorboard" / "fedavg" / "seed0"))
+    opened = tracker.begin(RUN)
+    tracker.log(opened, lines(2, 4))
+    tracker.log(opened, lines(6))
+    reader = accumulators.EventAccumulator(str(tmp_path / "tensorboard" / "fedavg-seed-0"))
     assert curve(reader) == [(2, 0.25), (4, 0.5), (6, 0.75)]
     assert sorted(reader.Tags()["scalars"]) == ["per_class_accuracy/0", "test_accuracy", "wall_s"]
     times = [event.wall_time for event in reader.Scalars("test_accuracy")]
     assert [later - times[0] for later in times] == pytest.approx([0, 5, 10])
-    tracker.finish(RUN)
+    tracker.finish(opened)
     assert [path.name for path in tmp_path.iterdir()] == ["tensorboard"]
 
 
 def test_a_reader_that_is_open_sees_no_step_twice_after_a_resume(accumulators, tmp_path):
     first = TensorBoard(tmp_path)
-    first.begin(RUN)
-    first.log(RUN, lines(2, 4, 6))
-    reader = accumulators.EventAccumulator(str(tmp_path / "tensorboard" / "fedavg" / "seed0"))
+    first.log(first.begin(RUN), lines(2, 4, 6))
+    reader = accumulators.EventAccumulator(str(tmp_path / "tensorboard" / "fedavg-seed-0"))
     assert len(curve(reader)) == 3
     second = TensorBoard(tmp_path)
-    second.begin(RUN)
-    second.log(RUN, lines(2, 4))
+    opened = second.begin(RUN)
+    second.log(opened, lines(2, 4))
     assert curve(reader) == [(2, 0.25), (4, 0.5)]
-    second.log(RUN, lines(6, 7))
+    second.log(opened, lines(6, 7))
     assert curve(reader) == [(2, 0.25), (4, 0.5), (6, 0.75), (7, 0.875)]
-    anew = accumulators.EventAccumulator(str(tmp_path / "tensorboard" / "fedavg" / "seed0"))
+    anew = accumulators.EventAccumulator(str(tmp_path / "tensorboard" / "fedavg-seed-0"))
     assert curve(anew) == curve(reader)
 
 
 def test_files_of_others_in_its_folder_are_kept(tmp_path):
-    place = tmp_path / "tensorboard" / "fedavg" / "seed0"
+    place = tmp_path / "tensorboard" / "fedavg-seed-0"
     place.mkdir(parents=True)
     theirs = place / "events.out.tfevents.0000000001.host.7.0"
     theirs.touch()

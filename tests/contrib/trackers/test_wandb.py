@@ -9,26 +9,30 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from remembering import run
 
-from fedjax_bal.config import load_config
-from fedjax_bal.contrib.trackers import WeightsAndBiases
+from fedjax_bal.contrib.trackers import LikeWandb, WeightsAndBiases
+from fedjax_bal.lab import RunFolder
 from fedjax_bal.lab.trackers import Trackers
 
 SESSION = """
 import sys
 from pathlib import Path
-from fedjax_bal.config import load_config
+from remembering import run
+
 from fedjax_bal.lab.trackers import Trackers, open_trackers
 from fedjax_bal.plugins import load_plugins
 
 folder, rounds, finished = Path(sys.argv[1]), [int(text) for text in sys.argv[3:]], sys.argv[2] == "finished"
 folder.mkdir(exist_ok=True)
 load_plugins(["fedjax_bal.contrib.trackers"])
-trackers = Trackers(open_trackers(["wandb"], folder), load_config(None), print)
+trackers = Trackers(open_trackers(["wandb"], folder), "mine", print)
+runs = [run("fedavg", 0), run("flcir", 1)]  # both open at a time
 for last in rounds:
     lines = [{"round": n, "test_accuracy": n / 8, "per_class_accuracy": [n / 4, None]} for n in range(1, last + 1)]
-    for method, seed in (("fedavg", 0), ("flcir", 1)):  # both open at a time
-        trackers.follow(method, seed, lines, finished=finished and last == rounds[-1])
+    for each in runs:
+        each.lines, each.is_over = lines, finished and last == rounds[-1]
+        trackers.recorded(each, 0.0)
 trackers.close()
 """
 
@@ -39,7 +43,7 @@ def session(tmp_path, state, *rounds):
     for folder in (home, here, tmp_path / "temporary"):
         folder.mkdir(exist_ok=True)
     surroundings = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "XDG_"))}
-    surroundings |= {"HOME": str(home), "TMPDIR": str(tmp_path / "temporary")}
+    surroundings |= {"PYTHONPATH": os.pathsep.join(sys.path), "HOME": str(home), "TMPDIR": str(tmp_path / "temporary")}
     command = [sys.executable, "-c", SESSION, str(tmp_path / "run"), state, *map(str, rounds)]
     done = subprocess.run(command, cwd=here, env=surroundings, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -96,11 +100,12 @@ class Server:
         module = SimpleNamespace(init=self.init, Settings=lambda **options: options)
         monkeypatch.setitem(sys.modules, "wandb", module)
         monkeypatch.setitem(sys.modules, "wandb.sdk", module)
-        for variable in ("CACHE_DIR", "DATA_DIR", "ARTIFACT_DIR", "ERROR_REPORTING", "MODE"):
-            monkeypatch.setenv(f"WANDB_{variable}", "online" if variable == "MODE" else "set")
+        for variable in ("CACHE_DIR", "DATA_DIR", "ARTIFACT_DIR", "ERROR_REPORTING", "INIT_TIMEOUT", "FINISH_TIMEOUT"):
+            monkeypatch.setenv(f"WANDB_{variable}", "set")
+        monkeypatch.setenv("WANDB_MODE", "online")
         printed = []
-        trackers = Trackers([WeightsAndBiases(folder)], load_config(None), printed.append)
-        trackers.follow("fedavg", 0, [{"round": 1}], finished=True)
+        trackers = Trackers({"wandb": WeightsAndBiases(folder)}, "mine", printed.append)
+        trackers.recorded(run(lines=[{"round": 1}], is_over=True, token=RunFolder(folder).tracking_id()), 0.0)
         trackers.close()
         return printed
 
@@ -113,9 +118,9 @@ def test_an_id_that_the_server_refuses_names_the_file_that_gives_another(tmp_pat
     server.refused = {*server.asked}
     for _ in range(2):  # without the remedy it stays refused
         (message,) = server.session(folder, monkeypatch)
-        assert "Error 409" in message and server.asked[0] in message and "runs/mine/wandb/fedjax-bal-id" in message
+        assert "Error 409" in message and server.asked[0] in message and "tracking-id" in message
     assert len({*server.asked}) == 1
-    (folder / "wandb" / "fedjax-bal-id").unlink()
+    (folder / "tracking-id").unlink()
     assert server.session(folder, monkeypatch) == ["wandb: WANDB_MODE is online"]
     assert len({*server.asked}) == 2
 
@@ -124,10 +129,27 @@ def test_an_id_that_the_server_refuses_names_the_file_that_gives_another(tmp_pat
 def test_after_another_error_the_run_keeps_its_id(tmp_path, monkeypatch, error):
     server = Server(error=error)
     (message,) = server.session(tmp_path, monkeypatch)
-    assert (str(error) or "TimeoutError") in message and "fedjax-bal-id" in message
+    assert (str(error) or "TimeoutError") in message and "tracking-id" in message
     server.error = None
     server.session(tmp_path, monkeypatch)
     assert len(server.asked) == 2 and len({*server.asked}) == 1
+
+
+def test_a_package_with_the_same_interface_gets_the_same_runs(tmp_path, monkeypatch):
+    asked, logged = [], []
+
+    def init(**options):
+        asked.append(options)
+        return SimpleNamespace(log=lambda line, step: logged.append((step, line)), finish=lambda: logged.append("end"))
+
+    monkeypatch.setitem(sys.modules, "similar", SimpleNamespace(init=init, __name__="similar"))
+    trackers = Trackers({"similar": LikeWandb("similar", tmp_path)}, "mine", print)
+    trackers.recorded(run("fedavg", 7, [{"round": 2, "test_accuracy": 0.5}], is_over=True), 0.0)
+    assert asked == [
+        {"project": "mine", "group": "fedavg", "name": "fedavg, seed 7 (0a1b2c3d-07070707)", "resume": "allow",
+         "config": {"training": {"rounds": 50}, "seed": 7}}
+    ]  # fmt: skip
+    assert logged == [(2, {"test_accuracy": 0.5}), "end"]
 
 
 @pytest.mark.nightly
@@ -141,7 +163,7 @@ def test_offline_runs_hold_each_round_once_and_go_on_as_the_same_runs(tmp_path):
     assert {entry[0] for entry in found} == before
     assert [entry[1:3] for entry in found] == [("fedavg, seed 0", "fedavg"), ("flcir, seed 1", "flcir")]
     for entry, seed in zip(found, (0, 1), strict=True):
-        assert entry[3]["training"]["optimizer"]["learning_rate"] == 0.1
+        assert entry[3]["training"]["rounds"] == 50
         assert entry[3]["seed"] == seed
         assert entry[4] == [(n, n / 8, n / 4) for n in range(1, 6)]
     for outside in ("home", "here", "temporary"):
