@@ -1,6 +1,7 @@
 """The command `fedjax-bal search`: searches the best values of keys, and compares them on fresh seeds."""
 
 import contextlib
+import importlib.util
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -47,6 +48,8 @@ def search(
     Each method of the configuration is searched by itself. Run the same command again to resume, or with more trials.
     """
     with messages():
+        if importlib.util.find_spec("optuna") is None:
+            raise ValueError("search needs Optuna: pip install 'fedjax-bal[search]'")
         from fedjax_bal import lab
 
         if quiet and verbose:
@@ -84,7 +87,7 @@ def search(
                 closing.say("no trial was better than the configuration's own values, so there is nothing to compare")
                 return
             closing.say("\nthe comparison, on the configuration's seeds and partitions, which the search didn't use:")
-            comparison = folder.comparison(trials)
+            comparison = folder.comparison(max(result.trials for result in results))
             settings = Settings(comparison.path, data_dir, count, False, plain, quiet, verbose)
             try:
                 run_comparison(plan.compared(best), settings, None, fresh=False)

@@ -8,6 +8,7 @@ from fedjax_bal.lab.csv_text import as_csv
 from fedjax_bal.lab.errors import FolderError, writing
 from fedjax_bal.lab.folder import RunFolder, chosen_form
 from fedjax_bal.lab.records import ClientResults, RunRecord
+from fedjax_bal.lab.search_folder import SearchFolder
 from fedjax_bal.lab.search_plan import Search, plan_search, tuned_name
 from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.lab.sweep_plan import Point, Sweep, load_sweep, plan_sweep, shortest_ends, shown
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from fedjax_bal.lab.loaded_run import LoadedRun, LoadedSweep, load_run
     from fedjax_bal.lab.loop import Stopped
     from fedjax_bal.lab.outline import dry_run
-    from fedjax_bal.lab.search import SearchFolder, run_search, show_value
+    from fedjax_bal.lab.search import run_search, show_value
     from fedjax_bal.lab.setup import SharedInputs, set_up
     from fedjax_bal.lab.splits import split_rows
     from fedjax_bal.lab.summary import Cost
@@ -39,7 +40,7 @@ _LATE = {
     "outline": ("dry_run",),
     "compare": ("MemoryFolder", "run_comparison"),
     "loop": ("Stopped",),
-    "search": ("SearchFolder", "run_search", "show_value"),
+    "search": ("run_search", "show_value"),
     "setup": ("SharedInputs", "set_up"),
     "splits": ("split_rows",),
     "summary": ("Cost",),

@@ -10,7 +10,7 @@ from fedjax_bal.config import Config, with_convolution
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab.errors import ForeignFolderError
 from fedjax_bal.lab.folder import RunFolder
-from fedjax_bal.lab.search import SearchFolder
+from fedjax_bal.lab.search_folder import SearchFolder
 from fedjax_bal.lab.search_plan import Search
 from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.lab.sweep_plan import Sweep

@@ -1,95 +1,30 @@
-"""A search: Optuna proposes trials in batches, and each batch trains as the points of a sweep."""
+"""A search: Optuna proposes trials in batches, and each batch trains as points of a sweep."""
 
-import contextlib
 import statistics
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedjax_bal.config import ConfigError, dump_yaml, leaves, parse_yaml, received_value
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+
+from fedjax_bal.config import ConfigError, dump_yaml
 from fedjax_bal.engine.host import program_of
 from fedjax_bal.lab.callbacks import Callback
 from fedjax_bal.lab.display import Progress
-from fedjax_bal.lab.errors import CHOOSE_ANOTHER, FolderError, ForeignFolderError, reading
-from fedjax_bal.lab.folder import RunFolder, method_name
+from fedjax_bal.lab.errors import FolderError, reading
+from fedjax_bal.lab.folder import RunFolder
 from fedjax_bal.lab.loop import BuiltProgram, RunBatch
-from fedjax_bal.lab.output_folder import SUMS, OutputFolder
-from fedjax_bal.lab.search_plan import MethodSearch, Search
+from fedjax_bal.lab.search_folder import SearchFolder
+from fedjax_bal.lab.search_plan import MethodSearch, Search, SearchedKey
 from fedjax_bal.lab.setup import SharedInputs
 from fedjax_bal.lab.sweep import run_sweep
 from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.lab.sweep_plan import Axis, Point, Sweep, in_words, point_label
 from fedjax_bal.metrics import METRICS, MOST_AVERAGED, NOTHING, SHARE
-
-_SHEET = "search.yaml"
-_JOURNAL = "journal.log"
-_TRIALS = "trials"
-_MOST_DIFFERENCES = 8
-
-
-class SearchFolder(OutputFolder):
-    """The files of a search: what it searches, Optuna's journal of its trials, and a sweep's folder for each method."""
-
-    marker = _SHEET
-    kind = "a search's folder"
-    contents = (_SHEET, _JOURNAL)
-
-    @property
-    def journal(self) -> Path:
-        """The file with the trials of all methods."""
-        return self.path / _JOURNAL
-
-    def sweep(self, method: str) -> SweepFolder:
-        """The folder of a method's trials."""
-        return SweepFolder(self.path / _TRIALS / method_name(method))
-
-    def comparison(self, trials: int) -> RunFolder:
-        """The folder of the comparison after a number of trials of each method."""
-        return RunFolder(self.path / f"best-of-{trials}")
-
-    def read_devices(self) -> int | None:
-        """Reads the number of devices that the trials began with; None before the first checkpoint."""
-        sweeps = self.path / _TRIALS
-        folders = sorted(sweeps.iterdir()) if sweeps.is_dir() else []
-        return next(filter(None, (SweepFolder(folder).read_devices() for folder in folders)), None)
-
-    @contextlib.contextmanager
-    def claimed(self, search: Search, *, lock: bool = True) -> Iterator[Search]:
-        """Locks the folder, and compares it with a search, which it then belongs to.
-
-        Raises:
-            ForeignFolderError: the folder holds a different search.
-            FolderError: the folder can't be written, is in use, or holds something else.
-        """
-        self._check_kind()
-        self._compare(search)
-        if not lock:
-            yield search
-            return
-        with self._locked():
-            self._compare(search)
-            self._remove(SUMS)
-            self._write(_SHEET, search.text.encode())
-            yield search
-
-    def _compare(self, search: Search) -> None:
-        text = self._marker_text()
-        if text in (None, search.text):
-            return
-        with reading(self.path / _SHEET, CHOOSE_ANOTHER):
-            here, asked = (leaves(parse_yaml(each, _SHEET)) for each in (text, search.text))
-        differing = [
-            f"{key}: {received_value(here.get(key))} here, {received_value(asked.get(key))} asked for"
-            for key in dict.fromkeys([*here, *asked])
-            if here.get(key) != asked.get(key)
-        ]
-        shown = "\n  ".join(differing[:_MOST_DIFFERENCES] + ["..."] * (len(differing) > _MOST_DIFFERENCES))
-        raise ForeignFolderError(
-            f"{self.path}: holds a different search; nothing in it was changed. Choose another folder with --out, or "
-            f"ask for the same search, with the same or more trials. Differences:\n  {shown}",
-            shown,
-        )
 
 
 class SearchResult(NamedTuple):
@@ -159,21 +94,20 @@ def run_search(
         verbose: shows each compiled program, too.
 
     Raises:
-        ValueError: Optuna isn't installed, or no trial of a method has a result.
+        FolderError: no trial of a method has a result, or the folder can't be used.
     """
-    optuna = _optuna()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     together = min(together or max(8, -(-trials // 4)), trials)
     inputs = SharedInputs(data_dir, devices, folder.read_devices())
-    programs = _KeptPrograms()
     results = []
     for method in search.methods:
-        study = _open_study(optuna, folder.journal, search, method)
+        study = _open_study(folder.journal, search, method)
+        points = folder.sweep(method.name)
+        programs = _KeptPrograms()
         announce = True
-        while waiting := _next_trials(optuna, study, method, trials, together):
+        while waiting := _next_trials(study, method, trials, together):
             sweep, labels, refused = _sweep_of(method, study.get_trials(deepcopy=False))
             rows: list[dict[str, Any]] = []
-            stopped = False
-            points = folder.sweep(method.name)
             if sweep is not None:
                 with points.claimed(sweep) as settled:
                     rows, stopped = run_sweep(
@@ -186,43 +120,27 @@ def run_search(
                         inputs=inputs,
                         announce=announce,
                     )
-            if stopped:
-                return None
-            announce = False
+                if stopped:
+                    return None
+                announce = False
             for number in waiting:
                 if number in refused:
                     display.note(f"{method.name}: left out: {refused[number]}")
-                    study.tell(number, state=optuna.trial.TrialState.FAIL)
-                    continue
-                label = labels[number]
-                statuses = {row["status"] for row in rows if row["point"] == label}
-                value = _score(points.point(label), search.metric) if statuses == {"done"} else None
+                statuses = {row["status"] for row in rows if row["point"] == labels.get(number)}
+                value = _score(points.point(labels[number]), search.metric) if statuses == {"done"} else None
                 if value is not None:
                     study.tell(number, value)
                 else:
                     # A trial that diverged counts as worse than all others; one that can't be trained doesn't count.
-                    diverged = statuses <= {"done", "diverged"}
-                    states = optuna.trial.TrialState
-                    study.tell(number, state=states.PRUNED if diverged else states.FAIL)
-            display.note(_progress(optuna, study, search, method, trials))
-        results.append(_result(optuna, study, method, points=folder.sweep(method.name)))
+                    diverged = statuses and statuses <= {"done", "diverged"}
+                    study.tell(number, state=TrialState.PRUNED if diverged else TrialState.FAIL)
+            display.note(_progress(study, search, method, trials))
+        results.append(_result(study, method, points))
     folder.finish()
     return results
 
 
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise ValueError("search needs Optuna: pip install 'fedjax-bal[search]'") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
-
-
-def _open_study(optuna: Any, journal: Path, search: Search, method: MethodSearch) -> Any:
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
+def _open_study(journal: Path, search: Search, method: MethodSearch) -> optuna.Study:
     direction = "maximize" if METRICS[search.metric].best is max else "minimize"
     with reading(journal, "choose another folder with --out"):
         storage = JournalStorage(JournalFileBackend(str(journal)))
@@ -232,24 +150,23 @@ def _open_study(optuna: Any, journal: Path, search: Search, method: MethodSearch
     return study
 
 
-def _text_or_number(key: Any) -> Any:
+def _text_or_number(key: SearchedKey) -> Any:
     """Returns what a study draws for the configuration's own value."""
     return next((text for text, value in key.by_text.items() if value == key.own), key.own)
 
 
-def _next_trials(optuna: Any, study: Any, method: MethodSearch, trials: int, together: int) -> list[int]:
+def _next_trials(study: optuna.Study, method: MethodSearch, trials: int, together: int) -> list[int]:
     """Returns the numbers of the trials to train next: an interrupted session's, or new ones; none at the end."""
-    states = optuna.trial.TrialState
     interrupted = []
-    for trial in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         if len(trial.params) == len(method.keys):
             interrupted.append(trial.number)
         else:  # the process was killed while this trial was drawn
-            study.tell(trial.number, state=states.FAIL)
-    known = len(study.get_trials(deepcopy=False)) - len(study.get_trials(deepcopy=False, states=(states.WAITING,)))
+            study.tell(trial.number, state=TrialState.FAIL)
+    known = len(study.get_trials(deepcopy=False)) - len(study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
     if interrupted or known >= trials:
         return interrupted
-    distributions = {key.name: _distribution(optuna, key) for key in method.keys}
+    distributions = {key.name: _distribution(key) for key in method.keys}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.sampler = optuna.samplers.TPESampler(
@@ -260,19 +177,22 @@ def _next_trials(optuna: Any, study: Any, method: MethodSearch, trials: int, tog
     return [study.ask(distributions).number for _ in range(-(-(trials - known) // batches))]
 
 
-def _distribution(optuna: Any, key: Any) -> Any:
+def _distribution(key: SearchedKey) -> Any:
     kinds = optuna.distributions
     if key.wanted.values:
         return kinds.CategoricalDistribution(list(key.by_text))
-    kind = kinds.IntDistribution if key.whole else kinds.FloatDistribution
-    return kind(key.wanted.low, key.wanted.high, log=key.wanted.log)
+    if key.whole:
+        return kinds.IntDistribution(int(key.wanted.low), int(key.wanted.high), log=key.wanted.log)
+    return kinds.FloatDistribution(key.wanted.low, key.wanted.high, log=key.wanted.log)
 
 
-def _values(method: MethodSearch, trial: Any) -> dict[str, Any]:
+def _values(method: MethodSearch, trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
     return {key.name: key.value(trial.params[key.name]) for key in method.keys}
 
 
-def _sweep_of(method: MethodSearch, trials: Sequence[Any]) -> tuple[Sweep | None, dict[int, str], dict[int, str]]:
+def _sweep_of(
+    method: MethodSearch, trials: Sequence[optuna.trial.FrozenTrial]
+) -> tuple[Sweep | None, dict[int, str], dict[int, str]]:
     """Returns trials as the points of a sweep, whose keys change together along one axis.
 
     Returns:
@@ -318,11 +238,10 @@ def _score(folder: RunFolder, metric: str) -> float | None:
     return statistics.fmean(means) if means else None
 
 
-def _progress(optuna: Any, study: Any, search: Search, method: MethodSearch, trials: int) -> str:
-    states = optuna.trial.TrialState
+def _progress(study: optuna.Study, search: Search, method: MethodSearch, trials: int) -> str:
     over = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
     text = f"{method.name}: {len(over)} of {trials} trials"
-    if not any(trial.state == states.COMPLETE for trial in over):
+    if not any(trial.state == TrialState.COMPLETE for trial in over):
         return f"{text}, none with a result yet"
     best = study.best_trial
     return f"{text}, best {show_value(search.metric, best.value)} with {in_words(_values(method, best))}"
@@ -337,8 +256,8 @@ def show_value(metric: str, value: float | None) -> str:
     return f"{unit.factor * value:{unit.digits}}{symbol}".rstrip()
 
 
-def _result(optuna: Any, study: Any, method: MethodSearch, *, points: SweepFolder) -> SearchResult:
-    complete = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+def _result(study: optuna.Study, method: MethodSearch, points: SweepFolder) -> SearchResult:
+    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     every = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
     if not complete:
         raise FolderError(
