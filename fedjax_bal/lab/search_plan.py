@@ -344,8 +344,9 @@ def _method_search(
     for key, values in wanted.items():
         found = _find_key(key, values.checked[0], method, listed=isinstance(entry["recipe"], list))
         if found is not None:
-            keys.append(_checked(SearchedKey(key, found[0], values, False, found[1]), method.name, alone))
-    return MethodSearch(method.name, index, alone, tuple(keys), default_share)
+            keys.append(SearchedKey(key, found[0], values, False, found[1]))
+    checked = tuple(_checked(key, keys, method.name, alone) for key in keys)
+    return MethodSearch(method.name, index, alone, checked, default_share)
 
 
 def _spelled_out(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -393,20 +394,22 @@ def _sections_of(method: MethodConfig) -> dict[str, Any]:
     return {key: to_plain(getattr(method, key)) for key in Sections.model_fields}
 
 
-def _checked(key: SearchedKey, method: str, data: Mapping[str, Any]) -> SearchedKey:
+def _checked(key: SearchedKey, keys: Sequence[SearchedKey], method: str, data: Mapping[str, Any]) -> SearchedKey:
     """Checks a key's values, or the ends of its range, and finds out whether it takes whole numbers only."""
+    # Along with the first values of the other keys, because some need each other: an optimizer and its rate.
+    others = [(other.change, other.wanted.checked[0]) for other in keys if other is not key]
 
     def try_value(value: Any) -> None:
-        build_config(data, [(key.change, value)], f"{method} with {key.name}={shown(value)}")
+        build_config(data, [*others, (key.change, value)], f"{method} with {key.name}={shown(value)}")
 
     try:
         for value in key.wanted.checked:
             try_value(value)
     except ConfigError as error:
         raise ConfigError(f"{COMMAND_LINE}: {key.name}={key.wanted.text}: {error}") from None
-    low, high = key.wanted.low, key.wanted.high
     if key.wanted.values:
         return key
+    low, high = key.wanted.low, key.wanted.high
     try:
         try_value(low + 0.5)
     except ConfigError:
