@@ -27,7 +27,7 @@ def search(
     ] = None,
     trials: Annotated[int, typer.Option(min=1, help="Trials of each method.")] = 64,
     metric: Annotated[
-        str, typer.Option(help="Metric on validation rows to search by: balanced_accuracy, accuracy, loss, ...")
+        str, typer.Option(help="Metric on validation rows to search by: balanced_accuracy, accuracy, macro_f1 or loss.")
     ] = "balanced_accuracy",
     repeats: Annotated[int, typer.Option(min=1, help="Seeds of each trial, each with its own partition.")] = 1,
     together: Annotated[

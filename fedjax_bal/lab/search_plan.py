@@ -36,7 +36,7 @@ VALIDATION_SHARE = 0.2
 _SEARCHED = ("training", "model", "selection")
 """Sections whose keys can be searched. The others describe the task, whose easiest version would always win."""
 _PREFIX = "validation_"
-_DIGITS = 3  # of values within a range, so that names of folders and tables show the exact value
+_DIGITS = 5  # of values within a range: names of folders and tables show the exact value, and no two trials are equal
 _NEAR = 0.05  # share of a range that counts as its border
 
 

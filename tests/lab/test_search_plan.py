@@ -78,28 +78,23 @@ def test_the_kind_of_a_key_decides_whether_its_range_has_whole_numbers():
 @pytest.mark.parametrize(
     ("text", "value", "expected", "border"),
     [
-        ("0.001..1:log", 0.0012345, 0.00123, True),
-        ("0.001..1:log", 0.0312345, 0.0312, False),
-        ("0.0012345..1", 0.0012346, 0.0012345, True),
-        ("0.5..0.99951", 0.99951, 0.99951, True),
+        ("0.001..1:log", 0.00123456, 0.0012346, True),
+        ("0.001..1:log", 0.03123456, 0.031235, False),
+        ("0.0012345678..1", 0.0012345679, 0.0012345678, True),
+        ("0.5..0.9999951", 0.9999951, 0.9999951, True),
         ("0..10", 5.0, 5.0, False),
     ],
 )
-def test_values_have_three_digits_and_stay_within_their_range(text, value, expected, border):
-    [key] = (
-        plan_search(None, ["methods=fedavg", f"lr={text.replace('0..', '1e-9..') if text[:3] == '0..' else text}"])
-        .methods[0]
-        .keys
-    )
+def test_values_have_five_digits_and_stay_within_their_range(text, value, expected, border):
+    [key] = plan_search(None, ["methods=fedprox", f"mu={text}"]).methods[0].keys
     assert key.value(value) == pytest.approx(expected, abs=0)
     assert key.is_at_border(key.value(value)) is border
 
 
 def test_the_configurations_own_value_is_kept_to_all_digits():
-    [key] = (
-        plan_search(None, ["methods=fedavg", "training.optimizer.learning_rate=0.123456", "lr=0.1..1"]).methods[0].keys
-    )
-    assert key.has_own and key.value(0.123456) == 0.123456 and key.value(0.123457) == 0.123
+    changes = ["methods=fedprox", "methods.0.mu=0.12345678", "mu=0.1..1"]
+    [key] = plan_search(None, changes).methods[0].keys
+    assert key.has_own and key.value(0.12345678) == 0.12345678 and key.value(0.12345679) == 0.12346
 
 
 def test_the_comparison_has_every_method_and_the_best_values_beside_it():
