@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from fedjax_bal.config import (
     COMMAND_LINE,
+    SEED_LISTS,
     Config,
     ConfigError,
     KeyPath,
@@ -35,6 +36,7 @@ VALIDATION_SHARE = 0.2
 """The share of each class that a search sets aside if the configuration has no validation rows."""
 _SEARCHED = ("training", "model", "selection")
 """Sections whose keys can be searched. The others describe the task, whose easiest version would always win."""
+_FIRST_SEED = 1000  # so that more seeds of the comparison stay others than those of the search
 _PREFIX = "validation_"
 _DIGITS = 5  # of values within a range: names of folders and tables show the exact value, and no two trials are equal
 _NEAR = 0.05  # share of a range that counts as its border
@@ -222,7 +224,7 @@ def plan_search(
     Example:
         >>> search = plan_search(None, ["methods=fedavg,fedprox", "lr=0.01..1:log", "mu=0..1"])
         >>> [(method.name, [key.name for key in method.keys]) for method in search.methods], search.seeds
-        ([('fedavg', ['lr']), ('fedprox', ['lr', 'mu'])], (5,))
+        ([('fedavg', ['lr']), ('fedprox', ['lr', 'mu'])], (1000,))
     """
     metric = validation_metric(metric)
     wanted: dict[str, Wanted] = {}
@@ -261,7 +263,9 @@ def plan_search(
             names = ", ".join(key.name for key in twice)
             raise ConfigError(f"{COMMAND_LINE}: {names}: are the same key of {search.name}; give one of them")
     keys = {key: values.text for key, values in wanted.items()}
-    identity = {"search": {"metric": metric, "seeds": list(seeds), "keys": keys}, **resolved_sheet(config)}
+    # The comparison may have more seeds later.
+    setting = {key: value for key, value in resolved_sheet(config).items() if key not in SEED_LISTS}
+    identity = {"search": {"metric": metric, "seeds": list(seeds), "keys": keys}, **setting}
     searches = tuple(search for search in searches if search.keys)
     return Search(config, data, searches, metric, seeds, dump_yaml(identity))
 
@@ -327,7 +331,7 @@ def _number(text: str) -> int | float | None:
 def _fresh_seeds(config: Config) -> Iterator[int]:
     """Yields the seeds that neither runs nor partitions of a configuration use."""
     used = {*config.seeds, *(config.partition_seeds or ()), *(method.partition.seed for method in config.methods)}
-    return (seed for seed in itertools.count() if seed not in used)
+    return (seed for seed in itertools.count(_FIRST_SEED) if seed not in used)
 
 
 def _method_search(

@@ -48,13 +48,15 @@ def test_recipes_of_a_combination_have_their_own_hyperparameters():
 
 
 def test_seeds_and_partitions_are_others_than_those_of_the_configuration():
-    changes = ["methods=fedavg", "lr=0.1..1", "seeds=[0, 2]", "partition_seeds=[1, 5]", "partition.seed=7"]
+    changes = ["methods=fedavg", "lr=0.1..1", "seeds=[0, 1000]", "partition_seeds=[1002, 5]", "partition.seed=1003"]
     search = plan_search(None, changes, repeats=3)
-    assert search.seeds == (3, 4, 6)
+    assert search.seeds == (1001, 1004, 1005)
     trial = search.methods[0].config({"lr": 0.5})
-    assert trial.seeds == trial.partition_seeds == (3, 4, 6)
+    assert trial.seeds == trial.partition_seeds == (1001, 1004, 1005)
+    # With more seeds the comparison goes on, and so does the search.
+    assert plan_search(None, [changes[0], changes[1], "seeds=3"]).text == plan_search(None, changes[:2]).text
     best = search.compared({"fedavg": {"lr": 0.5}})
-    assert (best.seeds, best.partition_seeds) == ((0, 2), (1, 5))
+    assert (best.seeds, best.partition_seeds) == ((0, 1000), (1002, 5))
 
 
 def test_validation_rows_are_set_aside_for_the_search_alone():
@@ -80,7 +82,7 @@ def test_the_kind_of_a_key_decides_whether_its_range_has_whole_numbers():
     [
         ("0.001..1:log", 0.00123456, 0.0012346, True),
         ("0.001..1:log", 0.03123456, 0.031235, False),
-        ("0.0012345678..1", 0.0012345679, 0.0012345678, True),
+        ("0.00123464..1", 0.00123464, 0.00123464, True),
         ("0.5..0.9999951", 0.9999951, 0.9999951, True),
         ("0..10", 5.0, 5.0, False),
     ],
