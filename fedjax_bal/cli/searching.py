@@ -94,7 +94,9 @@ def search(
                 if len(plan.config.methods) > 1:
                     closing.say(_gains(best, comparison.read_summary()["runs"], closing.room))
             finally:
-                closing.say(f"to train with the best values: {_command(plan, best, file, changes, comparison.path)}")
+                options = [*(["--data-dir", str(data_dir)] if data_dir else []), *_repeated("--plugin", plugin)]
+                command = [*_command(plan, best, file, changes, comparison.path), *options]
+                closing.say(f"to train with the best values: {shlex.join(command)}")
 
 
 def _announce(plan: Any, trials: int, folder: Path) -> list[str]:
@@ -163,11 +165,15 @@ def _gains(methods: Iterable[str], runs: Sequence[Mapping[str, Any]], room: int)
     return Table("", ["method", "last 5", "class mean"], rows, note).text(room)
 
 
-def _command(plan: Any, best: Any, file: str | None, changes: Sequence[str], comparison: Path) -> str:
-    """Returns the command that trains the methods with their best values."""
+def _command(plan: Any, best: Any, file: str | None, changes: Sequence[str], comparison: Path) -> list[str]:
+    """Returns the words of the command that trains the methods with their best values."""
     tuned = plan.changes(best)
     if not tuned:
-        return shlex.join(["fedjax-bal", "run", str(comparison / "config.yaml")])
+        return ["fedjax-bal", "run", str(comparison / "config.yaml")]
     searched = {key.name for method in plan.methods for key in method.keys}
     kept = [text for text in changes if text.partition("=")[0] not in searched]
-    return shlex.join(["fedjax-bal", "run", *([file] if file else []), *kept, *tuned])
+    return ["fedjax-bal", "run", *([file] if file else []), *kept, *tuned]
+
+
+def _repeated(option: str, values: Sequence[str] | None) -> list[str]:
+    return [word for value in values or () for word in (option, value)]
