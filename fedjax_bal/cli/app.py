@@ -14,6 +14,7 @@ from fedjax_bal.cli.data import describe, list_datasets, prepare
 from fedjax_bal.cli.listing import explain, guide, list_names, schema
 from fedjax_bal.cli.results import show_results, write_page
 from fedjax_bal.cli.running import run
+from fedjax_bal.cli.searching import search
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -48,6 +49,7 @@ def demo(quiet: args.Quiet = False) -> None:
 
 
 app.command("sweep", cls=args.CommandWithChanges, help="The same command as run.")(run)
+app.command("search", cls=args.CommandWithChanges)(search)
 
 
 @app.command(cls=args.CommandWithChanges)

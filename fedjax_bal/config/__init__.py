@@ -43,6 +43,7 @@ from fedjax_bal.config.merge import (
     PATHS,
     SEED_LISTS,
     completed_path,
+    key_paths,
     merge,
     name_in_results,
     parse_overrides,

@@ -8,12 +8,14 @@ from fedjax_bal.lab.csv_text import as_csv
 from fedjax_bal.lab.errors import FolderError, writing
 from fedjax_bal.lab.folder import RunFolder, chosen_form
 from fedjax_bal.lab.records import ClientResults, RunRecord
+from fedjax_bal.lab.search_folder import SearchFolder
+from fedjax_bal.lab.search_plan import Search, plan_search, tuned_name
 from fedjax_bal.lab.sweep_folder import SweepFolder
-from fedjax_bal.lab.sweep_plan import Point, Sweep, load_sweep, plan_sweep, shortest_ends
+from fedjax_bal.lab.sweep_plan import Point, Sweep, load_sweep, plan_sweep, shortest_ends, shown
 from fedjax_bal.lab.training_line import training_line
 
 if TYPE_CHECKING:
-    from fedjax_bal.lab.claim import claim_run_folder, claim_sweep_folder
+    from fedjax_bal.lab.claim import claim_run_folder, claim_search_folder, claim_sweep_folder
     from fedjax_bal.lab.compare import MemoryFolder, run_comparison
     from fedjax_bal.lab.display import Progress
     from fedjax_bal.lab.environment import device_name, numeric_settings, versions
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from fedjax_bal.lab.loaded_run import LoadedRun, LoadedSweep, load_run
     from fedjax_bal.lab.loop import Stopped
     from fedjax_bal.lab.outline import dry_run
+    from fedjax_bal.lab.search import run_search, show_value
     from fedjax_bal.lab.setup import SharedInputs, set_up
     from fedjax_bal.lab.splits import split_rows
     from fedjax_bal.lab.summary import Cost
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
 # Imported on first use, because they need jax, which reports do without.
 _LATE = {
-    "claim": ("claim_run_folder", "claim_sweep_folder"),
+    "claim": ("claim_run_folder", "claim_search_folder", "claim_sweep_folder"),
     "display": ("Progress",),
     "environment": ("device_name", "numeric_settings", "versions"),
     "exports": ("export_model", "load_weights"),
@@ -37,6 +40,7 @@ _LATE = {
     "outline": ("dry_run",),
     "compare": ("MemoryFolder", "run_comparison"),
     "loop": ("Stopped",),
+    "search": ("run_search", "show_value"),
     "setup": ("SharedInputs", "set_up"),
     "splits": ("split_rows",),
     "summary": ("Cost",),

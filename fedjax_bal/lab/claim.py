@@ -10,6 +10,8 @@ from fedjax_bal.config import Config, with_convolution
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab.errors import ForeignFolderError
 from fedjax_bal.lab.folder import RunFolder
+from fedjax_bal.lab.search_folder import SearchFolder
+from fedjax_bal.lab.search_plan import Search
 from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.lab.sweep_plan import Sweep
 
@@ -53,6 +55,13 @@ def claim_sweep_folder(
 ) -> tuple[SweepFolder, Sweep]:
     """Claims the folder of a sweep, or of a part of it, as `claim_run_folder` does for a comparison."""
     return _claim(session, lambda path: SweepFolder(path, part), sweep, sweep.name, out, note, lock)
+
+
+def claim_search_folder(
+    session: contextlib.ExitStack, search: Search, out: Path | None, note: Callable[[str], None]
+) -> SearchFolder:
+    """Claims the folder of a search, as `claim_run_folder` does for a comparison."""
+    return _claim(session, SearchFolder, search, f"{search.config.name}-search", out, note, lock=True)[0]
 
 
 def _claim(

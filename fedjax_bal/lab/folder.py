@@ -92,10 +92,15 @@ def run_name(method: str, seed: int) -> str:
         >>> run_name("fedavg", 0), run_name("control variates", 1)
         ('fedavg-seed-0', 'control-variates-1a1b3b-seed-1')
     """
+    return f"{method_name(method)}-seed-{seed}"
+
+
+def method_name(method: str) -> str:
+    """Returns a method's name in names of files."""
     name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", method).lstrip(".")[:80]
     if name != method:  # another method may have the same characters
         name += f"-{hashlib.sha256(method.encode()).hexdigest()[:6]}"
-    return f"{name}-seed-{seed}"
+    return name
 
 
 class RunFolder(OutputFolder):

@@ -234,6 +234,8 @@ def run_sweep(
     initial_devices: int | None = None,
     verbose: bool = False,
     only_table: bool = False,
+    inputs: SharedInputs | None = None,
+    announce: bool = True,
 ) -> tuple[list[dict[str, Any]], bool]:
     """Trains the unfinished runs of a sweep, or of one part of it, and writes the table.
 
@@ -251,6 +253,8 @@ def run_sweep(
         initial_devices: number of devices with which the folder's runs began; None before the first session.
         verbose: shows each compiled program, too.
         only_table: train nothing: other processes have trained the parts.
+        inputs: data sets and partitions that several calls share; they replace the arguments that describe them.
+        announce: shows what there is to train, the data, and how they are trained on.
 
     Returns:
         The rows of the table, and whether the user stopped the sweep.
@@ -258,18 +262,19 @@ def run_sweep(
     folder.begin(sweep.text, sweep.configs)
     others = folder.other_points(sweep.configs)
     sweep = sweep.part(folder.part)
-    inputs = SharedInputs(data_dir, devices, initial_devices)
+    inputs = inputs or SharedInputs(data_dir, devices, initial_devices)
     table = SweepTable(sweep, folder)
 
     callbacks = [PostTraining(), table, BatchProgress(display, verbose=verbose), *callbacks]
     runs = _open_points(table, inputs, display.note, callbacks)
     batches = [] if only_table else batch_runs(runs, most)
-    for line in (
-        *outline(sweep.name, sweep.runs, batches),
-        *inputs.data_lines(),
-        f"training: {training_line(resolved_sheet(sweep.points[0].config), sweep.values)}",
-    ):
-        display.note(line)
+    if announce:
+        for line in (
+            *outline(sweep.name, sweep.runs, batches),
+            *inputs.data_lines(),
+            f"training: {training_line(resolved_sheet(sweep.points[0].config), sweep.values)}",
+        ):
+            display.note(line)
     if others:
         display.note(f"points of {folder.path} that this sweep lacks, and its table, too: {len(others)}")
     units: dict[Hashable, WorkUnit] = {}

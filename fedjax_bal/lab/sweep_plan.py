@@ -275,20 +275,17 @@ def plan_sweep(command: Sheet) -> Sweep:
     folder = os.path.dirname(source)
     points: dict[str, Point] = {}
     for values in combinations(axes):
-        label = ",".join(f"{short}={shown(values[key])}" for key, short in labels.items())
+        by_label = {short: values[key] for key, short in labels.items()}
         along = [(path_of(key), with_absolute_paths(value, folder, path_of(key))) for key, value in values.items()]
-        name = re.sub(r"[^A-Za-z0-9._=,+-]+", "_", label)
-        if name != label or len(name) > _LONGEST_LABEL:
-            name = f"{name[:_LONGEST_LABEL]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
         try:
-            config = build_config(merged, along, f"{source} ({label})")
+            config = build_config(merged, along, f"{source} ({in_words(by_label)})")
         except ConfigError as error:
             raise ConfigError(f"{error}{_advise_together(merged, added, values)}") from None
         if not points:  # values that are swept, and differ between the points, are no change of a paper's setting
             noted = with_paper_setting(config, command.paper, merged, along).paper
         if config.paper is not None and noted is not None and noted.setting:
             config = config.model_copy(update={"paper": config.paper.model_copy(update={"setting": noted.setting})})
-        point = Point(name, values, config)
+        point = Point(point_label(by_label), values, config)
         if points.setdefault(point.label, point) is not point:
             raise ConfigError(f"{source}: sweep: two points are called {point.label}; make their values differ")
     _refuse_repeated_seeds(points.values(), source)
@@ -302,6 +299,20 @@ def plan_sweep(command: Sheet) -> Sweep:
     text = dump_yaml({**data, **({"plugins": plugins} if plugins else {}), "sweep": swept})
     config = next(iter(points.values())).config
     return Sweep(config.name, tuple(axes), tuple(points.values()), text)
+
+
+def in_words(values: Mapping[str, Any]) -> str:
+    """Lists values with their keys: `clients=10,p=0.5`."""
+    return ",".join(f"{key}={shown(value)}" for key, value in values.items())
+
+
+def point_label(values: Mapping[str, Any]) -> str:
+    """Returns the label of a point with these values, by short key; it is short and safe as the name of a folder."""
+    label = in_words(values)
+    name = re.sub(r"[^A-Za-z0-9._=,+-]+", "_", label)
+    if name != label or len(name) > _LONGEST_LABEL:
+        name = f"{name[:_LONGEST_LABEL]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
+    return name
 
 
 def _refuse_repeated_seeds(points: Iterable[Point], source: str) -> None:

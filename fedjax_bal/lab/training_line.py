@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedjax_bal.config import Sections, leaves, merge
+from fedjax_bal.validate import is_number
 
 _MOST_NAMES = 4
+_MOST_VALUES = 8
 
 
 def training_line(sheet: Mapping[str, Any], axes: Mapping[str, Sequence[Any]] = {}) -> str:
@@ -25,13 +27,14 @@ def training_line(sheet: Mapping[str, Any], axes: Mapping[str, Sequence[Any]] = 
     """
     methods: dict[str, list[str]] = {}
     try:
-        for entry in sheet["methods"]:
+        for index, entry in enumerate(sheet["methods"]):
             overrides = {"training": entry.get("training", {})}
             merged = merge({"training": sheet["training"]}, [(("training",), overrides["training"])], Sections)
             values = {key: _shown(value) for key, value in leaves(merged).items()}
             for key, swept in axes.items():
-                if key in values and key not in leaves(overrides):
-                    values[key] = "/".join(map(_shown, swept))
+                of_method = key.removeprefix(f"methods.{index}.")
+                if of_method in values and (of_method != key or key not in leaves(overrides)):
+                    values[of_method] = _listed(swept)
             methods[entry.get("label") or entry["name"]] = [
                 _counted(values["training.rounds"], "round"),
                 _counted(values["training.local_epochs"], "epoch")
@@ -64,6 +67,12 @@ def _with_exceptions(values: Mapping[str, str]) -> str:
 
 def _counted(number: str, noun: str) -> str:
     return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
+
+
+def _listed(values: Sequence[Any]) -> str:
+    if len(values) > _MOST_VALUES and all(map(is_number, values)):
+        return f"{_shown(min(values))} to {_shown(max(values))}"
+    return "/".join(map(_shown, values))
 
 
 def _shown(value: Any) -> str:

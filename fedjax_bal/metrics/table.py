@@ -375,6 +375,11 @@ _METRICS = (
     _validation(
         "validation_balanced_accuracy", "Mean over classes of the accuracy on the validation rows.", balanced_accuracy
     ),
+    _validation(
+        "validation_macro_f1",
+        "Mean over classes of the harmonic mean of precision and recall on the validation rows.",
+        macro_f1,
+    ),
     Metric(
         "validation_loss",
         "Cross-entropy on the validation rows.",

@@ -51,6 +51,13 @@ def test_a_sweep_shows_the_values_of_its_axes_except_where_a_method_has_its_own(
     assert line.endswith("batches of 5/9, sgd 0.1/0.2 (rebafl 0.03)")
 
 
+def test_an_axis_of_one_method_belongs_to_it_and_many_values_are_a_range():
+    rates = [place / 10 for place in range(1, 10)]
+    sheet = resolved_sheet(load_sweep(None, ["methods=fedavg,rebafl", "alpha=0.1,1"]).points[0].config)
+    line = training_line(sheet, {"methods.1.training.optimizer.learning_rate": rates})
+    assert line.endswith("sgd 0.1 (rebafl 0.1 to 0.9)")
+
+
 @pytest.mark.slow
 def test_it_stands_beside_the_data_before_training(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

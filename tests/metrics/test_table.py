@@ -99,6 +99,7 @@ def test_validation_rows_are_scored_like_test_images():
     found = record_round(result(validation=EvaluationResult(CONFUSION.T[[1, 0, 2]], np.float32(0.25))))
     assert (found["validation_accuracy"], found["validation_loss"]) == (pytest.approx(1 / 8), 0.25)
     assert found["validation_balanced_accuracy"] == pytest.approx((1 / 3 + 0 + 0) / 3)
+    assert found["validation_macro_f1"] == pytest.approx((2 / (3 + 4) + 0 + 0) / 3)
 
 
 def test_clients_are_those_with_test_rows_and_own_models_those_that_were_delivered():
