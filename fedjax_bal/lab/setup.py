@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -211,11 +211,16 @@ class SharedInputs:
         digest.update(json.dumps(dataset.class_names).encode())  # another order would swap the accuracies of classes
         owners = () if dataset.train_clients is None else (dataset.train_clients,)
         held = (*federation.auxiliary.values(), *(federation.tests or ()))
-        for array in (*dataset[:4], *owners, federation.rows, federation.offsets, *held):
-            array = np.ascontiguousarray(array)
-            digest.update(f"{array.dtype} {array.shape}".encode())
-            digest.update(array.data)
+        hash_arrays(digest, (*dataset[:4], *owners, federation.rows, federation.offsets, *held))
         return np.frombuffer(digest.digest(), np.uint8)
+
+
+def hash_arrays(digest: Any, arrays: Iterable[Any]) -> None:
+    """Updates a digest of `hashlib` with the types, shapes and values of arrays."""
+    for array in arrays:
+        array = np.ascontiguousarray(array)
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(array.data)
 
 
 def _digest_of(variables: Variables) -> bytes:
