@@ -41,7 +41,7 @@ from fedjax_bal.lab.run import Run
 from fedjax_bal.lab.setup import SharedInputs, hash_arrays
 from fedjax_bal.lab.splits import RowsUsed, prefix_errors
 from fedjax_bal.metrics import EarlyStopping
-from fedjax_bal.optim import AnyOptimizer, Optimizer
+from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.status import StatusLine, duration
@@ -113,11 +113,15 @@ def _differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> list[
     known = tuple(f"methods.{entry['name']}." for entry in recorded["methods"])
     differing = []
     for key in dict.fromkeys([*ours, *theirs]):
-        here, now = ours.get(key), theirs.get(key)
-        added = key.startswith("methods.") and not key.startswith(known)
-        longer = key == "training.rounds" and now >= here
-        further = key == "seeds" and now[: len(here)] == here
-        if here != now and not (added or longer or further):
+        here: Any = ours.get(key)
+        now: Any = theirs.get(key)
+        if key == "training.rounds":
+            continues = here <= now
+        elif key == "seeds":
+            continues = here == now[: len(here)]
+        else:
+            continues = here == now or (key.startswith("methods.") and not key.startswith(known))
+        if not continues:
             differing.append(f"{key}: {here} here, {now} asked for")
     return differing
 
@@ -153,8 +157,8 @@ class TrainingStatus(Callback):
 
 
 def _title(batch: RunBatch) -> str:
-    seeds = f" x {len(batch.runs)} seeds" if len(batch.runs) > 1 else f", seed {batch.runs[0].id.seed}"
-    return f"{method_names(batch)}{seeds}"
+    seeds = [run.id.seed for run in batch.runs]
+    return f"{method_names(batch)}{f', seed {seeds[0]}' if len(seeds) == 1 else f' x {len(seeds)} seeds'}"
 
 
 def train_methods(
@@ -220,18 +224,23 @@ def train_methods(
         raise ValueError("early_stopping: received a federation without an auxiliary set 'validation': carve one")
 
     data = _data_digest(whole, test, variables)
-    options = {"local": local, "participation": participation, "evaluation": evaluation, "execution": execution}
     exact = out is not None
+    described = {
+        "local": _options("local", local, exact),
+        "participation": _options("participation", participation, exact),
+        "evaluation": _options("evaluation", evaluation, exact),
+        "execution": _options("execution", execution, exact),
+        "server_optimizer": _described("server_optimizer", server_optimizer, exact=False),
+        "early_stopping": _options("early_stopping", early_stopping, exact),
+        "target_accuracy": target_accuracy,
+    }
     sheet: dict[str, Any] = {
         "name": "comparison" if out is None else Path(out).absolute().name,
         PYTHON: True,
         "data": {"sha256": data.tobytes().hex()},
         "model": {"name": model.name, "input_shape": list(model.input_shape), "classes": model.num_classes},
         "training": {"rounds": rounds},
-        **{key: described for key, value in options.items() if (described := _options(key, value, exact))},
-        "server_optimizer": _described("server_optimizer", server_optimizer, exact=False),
-        "early_stopping": _options("early_stopping", early_stopping, exact),
-        "target_accuracy": target_accuracy,
+        **{key: value for key, value in described.items() if value not in (None, {})},
         "methods": [_entry(name, method, simulations[name], exact) for name, method in methods.items()],
         "seeds": list(seeds),
     }
@@ -296,7 +305,7 @@ def _entry(name: str, method: Method, simulation: Simulation, exact: bool) -> di
     options = {"local": method.local, "participation": method.participation}
     known = {key: _options(f"methods: {name}: {key}", value, exact) for key, value in options.items() if value}
     own = {
-        "server_optimizer": _described("", method.server_optimizer or recipe.server_optimizer, exact=False),
+        "server_optimizer": _described(name, method.server_optimizer or recipe.server_optimizer, exact=False),
         "drawing": recipe.drawing,
         "selector": _described(f"methods: {name}: selector", recipe.selector, exact=exact),
         "carried": recipe.carried,
@@ -348,7 +357,7 @@ def _code_digest(simulation: Simulation) -> str:
     return _sha256("\n".join(texts)).tobytes().hex()
 
 
-def _updates(optimizer: Optimizer, params: Any, round: Any, step: Any) -> Any:
+def _updates(optimizer: Any, params: Any, round: Any, step: Any) -> Any:
     transform = optimizer.transform(round, step)
     return transform.update(params, transform.init(params), params)
 
