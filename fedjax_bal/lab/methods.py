@@ -278,16 +278,18 @@ def train_methods(
         }
 
     callbacks = [TrainingStatus(status, runs), PostTraining()]
+    # One at a time, CPUs are as fast, compile less, and give the bits of `simulate` and of the command line.
+    stacked = any(simulation.setting.layout.strategy == "vmap" for simulation in simulations.values())
     if isinstance(folder, MemoryFolder):
         comparison = Comparison(runs, folder, note, describe)
-        train_comparison(comparison, callbacks, stacked=True)
+        train_comparison(comparison, callbacks, stacked=stacked)
         return comparison, folder.read(sheet)
     with folder.claimed_by(sheet):
         comparison = Comparison(runs, folder, note, describe)
         comparison.resume(sheet, folder.read_execution())
         for simulation in simulations.values():
             simulation.scratch = folder.path
-        train_comparison(comparison, callbacks, stacked=True)
+        train_comparison(comparison, callbacks, stacked=stacked)
         return comparison, folder.read()
 
 

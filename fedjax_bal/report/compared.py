@@ -225,8 +225,10 @@ def compare(
 
     A seed decides initial weights, availability, selection, delivery and batches, so that methods with the same seed
     have them in common: differences are taken between them, and are more certain than those of separate runs. The
-    partition is the federation's, whatever the seed. Runs that one program can train, such as the seeds of a method,
-    are trained together. A run that diverges is listed as failed, and the others continue.
+    partition is the federation's, whatever the seed. A run that diverges is listed as failed, and the others continue.
+    On a CPU every run gives the numbers of `simulate` and of `fedjax-bal run` to the bit. On accelerators, where it is
+    faster, runs that one program can train, such as the seeds of a method, are trained together, which rounds
+    differently.
 
     Args:
         methods: the methods by name; the first one is the baseline. A `Method` has settings of its own.
@@ -287,6 +289,8 @@ def compare(
         numbers = list(range(whole_number("seeds", seeds)))
     if not numbers or len(set(numbers)) < len(numbers) or max(numbers) >= 2**32:
         raise ValueError(f"seeds: received {seeds!r:.100}, must be one or more different numbers below 2**32 = {2**32}")
+    if not isinstance(early_stopping, EarlyStopping | None):
+        raise ValueError(f"early_stopping: received {early_stopping!r}, must be a fedjax_bal.EarlyStopping")
     if target_accuracy is not None:
         target_accuracy = finite_number("target_accuracy", target_accuracy, 0, 1)
     with StatusLine("compare", progress) as status:
