@@ -137,7 +137,7 @@ class ShownFigure(Figure):
     """A figure that a notebook shows as the result of a cell, also without pyplot."""
 
     def _repr_png_(self) -> bytes:
-        return to_png(self, 100)
+        return to_png(self, 150)
 
 
 def _blank(height: float, *, wide: bool = False) -> Figure:
