@@ -50,8 +50,9 @@ class MemoryFolder:
         return self.path
 
     def save(self, method: str, seed: int, round: int, tree: Any) -> None:
-        """Keeps a run's state."""
-        self.snapshots[RunId(method, seed)] = tree
+        """Keeps a run's state, without what only further training would need."""
+        state = tree.snapshot.state._replace(optimizer=(), memory={}, downloads=())
+        self.snapshots[RunId(method, seed)] = tree._replace(snapshot=tree.snapshot._replace(state=state))
 
     def read_summary(self) -> dict[str, Any]:
         """Returns the summary; empty before the first session's end."""

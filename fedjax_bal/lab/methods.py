@@ -49,6 +49,10 @@ from fedjax_bal.types import Federation, Model, Variables
 
 _CHECKPOINT_EVERY = 10  # rounds, as in configurations
 _LONGEST = 500  # characters of a described value
+_DIGESTS = {
+    "sha256": "other inputs, labels, partition, test rows, names or initial weights",
+    "code": "another network, optimizer or part of yours, or another version of jax",
+}
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -122,7 +126,8 @@ def _differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> list[
         else:
             continues = here == now or (key.startswith("methods.") and not key.startswith(known))
         if not continues:
-            differing.append(f"{key}: {here} here, {now} asked for")
+            digest = _DIGESTS.get(key.rpartition(".")[2])
+            differing.append(f"{key}: {digest}" if digest else f"{key}: {here} here, {now} asked for")
     return differing
 
 
@@ -193,6 +198,7 @@ def train_methods(
     start_jax()
     keep_compiled_programs()
     status.show("setting up")
+    models.check_is_model(model)
     if variables is not None:
         model = models.with_weights(model, variables)
     shared = SharedInputs()
