@@ -269,8 +269,8 @@ def compare(
         >>> result = compare(methods, model, federation, (images, labels), seeds=2, rounds=3)
         >>> sorted(result.differences("fedavg")), result.figure("curves").axes[0].get_xlabel()
         (['fedprox'], 'round')
-        >>> print(result.table().splitlines()[0])
-        method       last 5  vs fedavg [95%]   worst    MB  seeds
+        >>> len(result.history), result.variables("fedprox", seed=1).params["head"]["dense"]["bias"].shape
+        (12, (2,))
     """
     if not isinstance(methods, Mapping) or not methods:
         raise ValueError(f"methods: received {methods!r:.100}, must be recipes by name: {{'fedavg': recipes.fedavg()}}")

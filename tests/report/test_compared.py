@@ -2,6 +2,7 @@
 
 import re
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from fedjax_bal.testing import toy
 
 pytestmark = pytest.mark.slow
 
+NUMBER: Any = 3
 METHODS = {"fedavg": recipes.fedavg(), "prox & <co>": recipes.fedprox(mu=0.0), "far": recipes.fedprox(mu=0.5)}
 
 
@@ -112,7 +114,7 @@ def test_names_that_it_lacks_are_refused(result):
         ({"methods": {}}, r"methods: received \{\}"),
         ({"methods": {"fedavg": "fedavg"}}, r"methods: received 'fedavg'.*Method"),
         ({"methods": {" ": recipes.fedavg()}}, r"methods: received ' '"),
-        ({"methods": {"a": Method(recipes.fedavg(), local=3)}}, r"methods: a: local: received 3"),
+        ({"methods": {"a": Method(recipes.fedavg(), local=NUMBER)}}, r"methods: a: local: received 3"),
         ({"seeds": []}, r"seeds: received \[\]"),
         ({"seeds": [1, 1]}, r"seeds: received \[1, 1\]"),
         ({"seeds": 0}, r"seeds: received 0"),
