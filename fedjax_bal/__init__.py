@@ -13,26 +13,30 @@ if TYPE_CHECKING:
     from fedjax_bal import balance, data, models, parts, recipes, selection
     from fedjax_bal.data import over_rows
     from fedjax_bal.engine.host import Result, fine_tune, make_round, simulate
-    from fedjax_bal.lab import export_model, load_run, load_weights
+    from fedjax_bal.lab import Method, export_model, load_run, load_weights
     from fedjax_bal.metrics import EarlyStopping
     from fedjax_bal.optim import optimizer
     from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
     from fedjax_bal.plugins import register
     from fedjax_bal.recipes import citation
+    from fedjax_bal.report import ComparisonResult, compare
     from fedjax_bal.testing import check_model, check_part, check_recipe
 
 _SUBMODULES = ("balance", "data", "models", "parts", "recipes", "selection")
 _NAMES = {
+    "ComparisonResult": "report",
     "EarlyStopping": "metrics",
     "Evaluation": "options",
     "Execution": "options",
     "LocalTraining": "options",
+    "Method": "lab",
     "Participation": "options",
     "Result": "engine.host",
     "check_model": "testing",
     "check_part": "testing",
     "check_recipe": "testing",
     "citation": "recipes",
+    "compare": "report",
     "export_model": "lab",
     "fine_tune": "engine.host",
     "make_round": "engine.host",
@@ -45,10 +49,12 @@ _NAMES = {
 }
 
 __all__ = [
+    "ComparisonResult",
     "EarlyStopping",
     "Evaluation",
     "Execution",
     "LocalTraining",
+    "Method",
     "Participation",
     "Result",
     "__version__",
@@ -57,6 +63,7 @@ __all__ = [
     "check_part",
     "check_recipe",
     "citation",
+    "compare",
     "data",
     "export_model",
     "fine_tune",

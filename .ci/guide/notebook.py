@@ -14,6 +14,7 @@ NOTEBOOK = PAGES / "own_method.ipynb"
 _TITLE = "# A comparison in Python, and your own method in five minutes\n\nTaken from the guide."
 _SECTIONS = (("library", "A comparison in Python"), ("roles", "Your own method in five minutes"))
 _CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+_PICTURE = re.compile(r"!\[[^\]]*\]\([^)]*\)")
 
 
 def notebook() -> str:
@@ -44,7 +45,7 @@ def _section(page: str, heading: str) -> str:
 def _cells(text: str) -> Iterator[dict[str, Any]]:
     """Yields alternating cells of text and of code."""
     for number, piece in enumerate(_CODE.split(text)):
-        yield from map(_code, _sources(piece)) if number % 2 else [_text(piece)] * bool(piece.strip())
+        yield from map(_code, _sources(piece)) if number % 2 else [_text(piece)] * bool(_PICTURE.sub("", piece).strip())
 
 
 def _sources(code: str) -> list[str]:
@@ -61,7 +62,11 @@ def _sources(code: str) -> list[str]:
 
 
 def _text(text: str) -> dict[str, Any]:
-    """Builds a Markdown cell; links into the guide, which wouldn't work here, become plain words."""
+    """Builds a Markdown cell; links into the guide, which wouldn't work here, become plain words.
+
+    Pictures are left out: the code above them draws them.
+    """
+    text = _PICTURE.sub("", text)
     words = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", text.strip())
     return {"cell_type": "markdown", "metadata": {}, "source": words.splitlines(keepends=True)}
 

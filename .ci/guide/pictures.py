@@ -1,16 +1,20 @@
 """Generates the pictures of the guide and the README, and the gallery's page.
 
 python .ci/guide/pictures.py              # all; with the quickstart's run, a minute on two idle cores
-python .ci/guide/pictures.py partitions   # or purpose, round, report
+python .ci/guide/pictures.py partitions   # or purpose, round, report, comparison
 """
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import gallery
 import one_round
 import purpose
 import screens
+
+from fedjax_bal.report import plots
 
 PICTURES = Path(__file__).parents[2] / "fedjax_bal" / "guide" / "pictures"
 
@@ -31,7 +35,17 @@ def _report() -> None:
     (PICTURES / "report.png").write_bytes(screens.report())
 
 
-MAKERS = {"purpose": _purpose, "partitions": _partitions, "round": _round, "report": _report}
+def _comparison() -> None:
+    code = re.search(r"```python\n(.*?)```", (PICTURES.parent / "library.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert code
+    page: dict[str, Any] = {}
+    exec(code[1], page)
+    for name in ("curves", "classes"):
+        document = plots.to_svg(page["result"].figure(name), f"A comparison in Python: {name}")
+        (PICTURES / f"comparison_{name}.svg").write_text(document, encoding="utf-8")
+
+
+MAKERS = {"purpose": _purpose, "partitions": _partitions, "round": _round, "report": _report, "comparison": _comparison}
 
 
 def main(names: list[str]) -> None:

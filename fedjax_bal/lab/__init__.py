@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from fedjax_bal.lab import checkpoint
 from fedjax_bal.lab.csv_text import as_csv
 from fedjax_bal.lab.errors import FolderError, writing
-from fedjax_bal.lab.folder import RunFolder, chosen_form
+from fedjax_bal.lab.folder import PYTHON, RunFolder, chosen_form
 from fedjax_bal.lab.records import ClientResults, RunRecord
 from fedjax_bal.lab.search_folder import SearchFolder
 from fedjax_bal.lab.search_plan import Search, plan_search, tuned_name
@@ -16,12 +16,13 @@ from fedjax_bal.lab.training_line import training_line
 
 if TYPE_CHECKING:
     from fedjax_bal.lab.claim import claim_run_folder, claim_search_folder, claim_sweep_folder
-    from fedjax_bal.lab.compare import MemoryFolder, run_comparison
+    from fedjax_bal.lab.compare import Comparison, MemoryFolder, run_comparison
     from fedjax_bal.lab.display import Progress
     from fedjax_bal.lab.environment import device_name, numeric_settings, versions
     from fedjax_bal.lab.exports import export_model, load_weights
-    from fedjax_bal.lab.loaded_run import LoadedRun, LoadedSweep, load_run
+    from fedjax_bal.lab.loaded_run import LoadedRun, LoadedSweep, TrainedModel, load_run, predict, trained_model
     from fedjax_bal.lab.loop import Stopped
+    from fedjax_bal.lab.methods import Method, train_methods
     from fedjax_bal.lab.outline import dry_run
     from fedjax_bal.lab.search import run_search, show_value
     from fedjax_bal.lab.setup import SharedInputs, set_up
@@ -36,10 +37,11 @@ _LATE = {
     "display": ("Progress",),
     "environment": ("device_name", "numeric_settings", "versions"),
     "exports": ("export_model", "load_weights"),
-    "loaded_run": ("LoadedRun", "LoadedSweep", "load_run"),
+    "loaded_run": ("LoadedRun", "LoadedSweep", "TrainedModel", "load_run", "predict", "trained_model"),
     "outline": ("dry_run",),
-    "compare": ("MemoryFolder", "run_comparison"),
+    "compare": ("Comparison", "MemoryFolder", "run_comparison"),
     "loop": ("Stopped",),
+    "methods": ("Method", "train_methods"),
     "search": ("run_search", "show_value"),
     "setup": ("SharedInputs", "set_up"),
     "splits": ("split_rows",),

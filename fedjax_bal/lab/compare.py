@@ -1,7 +1,7 @@
 """A comparison: runs of several methods and seeds on one federation, in a folder or in memory."""
 
 import os
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from fedjax_bal.lab.folder import NEW_CLIENTS, PERSONALISED, PICTURES, RecordedE
 from fedjax_bal.lab.loop import Callback, RunBatch, batch_runs, compiled_ahead, steps_per_round, train, unfinished
 from fedjax_bal.lab.outline import outline
 from fedjax_bal.lab.post_training import PostTraining
-from fedjax_bal.lab.records import ClientResults, RunId
-from fedjax_bal.lab.run import Run, runs_of
+from fedjax_bal.lab.records import ClientResults, RunId, RunRecord
+from fedjax_bal.lab.run import Run, RunState, runs_of
 from fedjax_bal.lab.setup import Setup, SharedInputs, set_up
 from fedjax_bal.lab.summary import Cost, total
 from fedjax_bal.lab.training_line import training_line
@@ -33,6 +33,7 @@ class MemoryFolder:
         snapshots: the last saved state of each run.
         analyses: results of analyses, by kind and run.
         summary: the last summary.
+        lines, matrices, clients: what a `RunFolder` has in `metrics.jsonl`, `confusion.npz` and `clients.csv`.
     """
 
     def __init__(self) -> None:
@@ -40,14 +41,18 @@ class MemoryFolder:
         self.snapshots: dict[RunId, Any] = {}
         self.analyses: dict[tuple[str, RunId], Any] = {}
         self.summary: dict[str, Any] = {}
+        self.lines: list[dict[str, Any]] = []
+        self.matrices: dict[tuple[str, int], np.ndarray] = {}
+        self.clients: list[ClientResults] = []
 
     def checkpoints(self, method: str, seed: int) -> Path:
         """Returns a folder that doesn't exist."""
         return self.path
 
     def save(self, method: str, seed: int, round: int, tree: Any) -> None:
-        """Keeps a run's state."""
-        self.snapshots[RunId(method, seed)] = tree
+        """Keeps a run's state, without what only further training would need."""
+        state = tree.snapshot.state._replace(optimizer=(), memory={}, downloads=())
+        self.snapshots[RunId(method, seed)] = tree._replace(snapshot=tree.snapshot._replace(state=state))
 
     def read_summary(self) -> dict[str, Any]:
         """Returns the summary; empty before the first session's end."""
@@ -69,16 +74,39 @@ class MemoryFolder:
         """Keeps a run's pictures."""
         self.write_analysis(PICTURES, method, seed, pictures)
 
+    def write_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Keeps the runs' lines."""
+        self.lines = list(lines)
+
+    def write_confusion(self, matrices: Mapping[tuple[str, int], np.ndarray]) -> None:
+        """Keeps the runs' confusion matrices."""
+        self.matrices = dict(matrices)
+
+    def write_clients(self, runs: Iterable[ClientResults]) -> None:
+        """Keeps the results by client."""
+        self.clients = list(runs)
+
+    def read(self, config: Mapping[str, Any]) -> RunRecord:
+        """Returns everything that a report shows; `config` describes the runs, as a folder's `config.yaml` does."""
+        first: dict[str, int] = {}
+        runs = []
+        for run in self.summary["runs"]:
+            first.setdefault(run["method"], run["seed"])
+            runs.append({**run, "confusion_matrix": self.matrices.get((run["method"], run["seed"]))})
+        pictures = {
+            run.method: shown
+            for (kind, run), shown in self.analyses.items()
+            if kind == PICTURES and first[run.method] == run.seed
+        }
+        return RunRecord(dict(config), "", self.lines, {**self.summary, "runs": runs}, pictures, self.clients)
+
     read_findings = read_analysis
     write_findings = write_analysis
 
     def _do_nothing(self, *_: Any) -> None:
-        """Writes a file of what the runs hold themselves."""
+        """Writes nothing: `write_metrics` gets all lines at the end."""
 
     append_metrics = _do_nothing
-    write_metrics = _do_nothing
-    write_confusion = _do_nothing
-    write_clients = _do_nothing
     finish = _do_nothing
 
 
@@ -106,13 +134,11 @@ class Comparison:
         self._describe = describe
         self._idle = False
 
-    def resume(
-        self, config: Config, execution: RecordedExecution | None = None, *, retry_diverged: bool = True
-    ) -> None:
+    def resume(self, config: Any, execution: RecordedExecution | None = None, *, retry_diverged: bool = True) -> None:
         """Loads every run from its newest checkpoint, then prepares the folder for this session.
 
         Args:
-            config: the configuration, for `config.yaml`.
+            config: the configuration, or what else the folder writes into `config.yaml`.
             execution: the devices and settings with which the runs began; None before the first session.
             retry_diverged: train a run again that diverged in an earlier session.
 
@@ -154,6 +180,12 @@ class Comparison:
             )
         if first.devices != now.devices:
             self.note(f"started on {first.devices} device(s), resumes on {now.devices}: last digits may differ")
+
+    def last_state(self, run: Run) -> RunState | None:
+        """Returns what a run has last saved; None if it has saved nothing."""
+        if isinstance(self.folder, MemoryFolder):
+            return self.folder.snapshots.get(run.id)
+        return run.load_checkpoint()
 
     def rewind(self, run: Run) -> None:
         """Resets a run to its newest checkpoint, or to its start."""
@@ -244,19 +276,24 @@ class Comparison:
         return {**run.id._asdict(), **figures, "failure": run.failure}
 
 
-def compare(
-    comparison: Comparison, callbacks: Sequence[Callback] = (), should_stop: Callable[[], bool] = lambda: False
+def train_comparison(
+    comparison: Comparison,
+    callbacks: Sequence[Callback] = (),
+    should_stop: Callable[[], bool] = lambda: False,
+    *,
+    stacked: bool = False,
 ) -> Mapping[str, Any]:
     """Trains the unfinished runs of a comparison, one after another; returns the summary.
 
-    A run that diverges is recorded as failed; the others continue.
+    A run that diverges is recorded as failed; the others continue. With `stacked`, runs that one program can train are
+    trained together, such as the seeds of a method.
 
     Raises:
         Stopped: `should_stop`, which is called between dispatches, returned True.
     """
     try:
-        # Runs aren't stacked here, because most methods have different programs.
-        batches = [RunBatch((run,)) for run in unfinished(comparison.runs, callbacks)]
+        runs = unfinished(comparison.runs, callbacks)
+        batches = batch_runs(runs) if stacked else [RunBatch((run,)) for run in runs]
         with compiled_ahead(batches):
             for batch in batches:
                 train(batch, callbacks, should_stop)
@@ -297,7 +334,7 @@ def _describe(config: Config, setup: Setup, inputs: SharedInputs) -> dict[str, A
         "target_accuracy": config.evaluation.target_accuracy,
         "class_names": list(setup.dataset.class_names),
         "partitions": summary.summarise_partitions(setup),
-        "batches": summary.summarise_batches(config, setup.simulations),
+        "batches": summary.summarise_batches([method.name for method in config.methods], setup.simulations),
     }
 
 
@@ -357,6 +394,7 @@ def run_comparison(
         for line in outline(config.name, len(comparison.runs), batch_runs(left, 1)):
             display.note(line)
     try:
-        return compare(comparison, callbacks, lambda: processes().any(should_stop()))  # the user may stop any process
+        # The user may stop any process.
+        return train_comparison(comparison, callbacks, lambda: processes().any(should_stop()))
     finally:
         display.stop()

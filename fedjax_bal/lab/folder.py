@@ -50,6 +50,9 @@ _EXPORTS = "exports"
 _REPORT = "report.html"
 _COMPARISON = "comparison.html"
 
+PYTHON = "python"
+"""The key in `config.yaml` of runs that Python trained from objects, which the file only describes."""
+
 SHEET = "sweep.yaml"
 POINTS = "points"
 """The file that marks a folder as a sweep's, and its subfolder for the points."""
@@ -161,6 +164,8 @@ class RunFolder(OutputFolder):
             for form in AUTO_FORMS:
                 if resolved_yaml(with_convolution(config, form)) == text:
                     return form
+            if self.read_sheet()[0].get(PYTHON):
+                raise self._foreign("it was trained by fedjax_bal.compare in Python")
             try:
                 recorded = load_config(file, recorded=True)
             except ConfigError:
@@ -386,6 +391,11 @@ class RunFolder(OutputFolder):
 
     def read_configuration(self) -> Config:
         """Reads the folder's configuration; raises `ValueError` if it can't, or if a plug-in isn't loaded."""
+        if self.read_sheet()[0].get(PYTHON):
+            raise FolderError(
+                f"{self.path}: was trained in Python, from objects that a folder can't hold: the same call of "
+                "fedjax_bal.compare, with this folder as out=, trains nothing and has the models"
+            )
         return load_config(self.path / _CONFIG)
 
     def read_runs(self) -> tuple[dict[str, str], tuple[int, ...]]:

@@ -16,7 +16,7 @@ from scipy.special import softmax
 from fedjax_bal.config import Config, config_digest, run_digest
 from fedjax_bal.data import are_tokens, columns_by_name, is_frame, to_array
 from fedjax_bal.engine.device import at_precision, in_batches
-from fedjax_bal.engine.host import check_vocabulary, fetch
+from fedjax_bal.engine.host import Snapshot, check_vocabulary, fetch
 from fedjax_bal.jax_setup import package_settings
 from fedjax_bal.lab.environment import versions
 from fedjax_bal.lab.errors import FolderError
@@ -24,7 +24,7 @@ from fedjax_bal.lab.exports import Inputs, inputs_of, logits_of, write_export
 from fedjax_bal.lab.folder import RunFolder, run_name
 from fedjax_bal.lab.model_files import MODEL_FORMATS
 from fedjax_bal.lab.records import ClientResults, RunId
-from fedjax_bal.lab.run import load_variables, runs_of
+from fedjax_bal.lab.run import Run, load_variables, runs_of
 from fedjax_bal.lab.setup import Setup, SharedInputs, network, set_up, to_read
 from fedjax_bal.lab.splits import name_inputs
 from fedjax_bal.lab.sweep_folder import SweepFolder
@@ -244,18 +244,8 @@ class LoadedRun:
                 input names, an array has another shape, type or scale, token ids exceed the vocabulary, or an error of
                 `variables`.
         """
-        if names and probabilities:
-            raise ValueError("names: received True together with probabilities=True; set only one of them")
         trained = self.trained(method, seed)
-        model = trained.model
-        rows = _checked_rows(inputs, trained)
-        chunks = in_batches(rows, np.zeros(len(rows), np.int32), name="").images
-        logits = _chunk_by_chunk(model, trained.variables, chunks, trained.inputs.mean, trained.inputs.std)
-        logits = np.asarray(logits, np.float32).reshape(-1, model.num_classes)[: len(rows)]
-        if probabilities:
-            return softmax(logits, axis=-1)
-        classes = logits.argmax(-1)
-        return np.array(self.class_names)[classes] if names else classes
+        return predict(trained, inputs, self.class_names, names=names, probabilities=probabilities)
 
     def export(
         self, method: str | None = None, seed: int | None = None, kind: str | None = None, out: Path | None = None
@@ -305,9 +295,7 @@ class LoadedRun:
         saved = run.load_checkpoint()
         if saved is None:
             raise self._untrained(*run.id)
-        variables = fetch(run.simulation.tested_model(seed, saved.snapshot))
-        inputs = inputs_of(run.simulation.federation)
-        return TrainedModel(index, seed, saved.snapshot.round, run.simulation.setting.model, variables, inputs)
+        return trained_model(index, run, saved.snapshot)
 
     def _untrained(self, method: str, seed: int) -> FolderError:
         return FolderError(f"{self._folder.path}: has no checkpoint of {method}, seed {seed}; train it first")
@@ -431,6 +419,32 @@ def _in_brief(values: Mapping[str, Any]) -> str:
     brief.maxlist = 5
     brief.maxother = brief.maxstring = 60
     return ", ".join(f"{name}={brief.repr(value)}" for name, value in values.items())
+
+
+def trained_model(method: int, run: Run, snapshot: Snapshot) -> TrainedModel:
+    """Returns a run's model as it is evaluated after a snapshot's last round; `method` is the method's number."""
+    variables = snapshot.state.variables
+    if changes_for_evaluation(run.simulation.setting.parts):
+        variables = fetch(run.simulation.tested_model(run.id.seed, snapshot))
+    inputs = inputs_of(run.simulation.federation)
+    return TrainedModel(method, run.id.seed, int(snapshot.round), run.simulation.setting.model, variables, inputs)
+
+
+def predict(
+    trained: TrainedModel, inputs: Any, class_names: Sequence[str], *, names: bool, probabilities: bool
+) -> np.ndarray:
+    """Predicts the classes of new rows or images, see `LoadedRun.predict`."""
+    if names and probabilities:
+        raise ValueError("names: received True together with probabilities=True; set only one of them")
+    model = trained.model
+    rows = _checked_rows(inputs, trained)
+    chunks = in_batches(rows, np.zeros(len(rows), np.int32), name="").images
+    logits = _chunk_by_chunk(model, trained.variables, chunks, trained.inputs.mean, trained.inputs.std)
+    logits = np.asarray(logits, np.float32).reshape(-1, model.num_classes)[: len(rows)]
+    if probabilities:
+        return softmax(logits, axis=-1)
+    classes = logits.argmax(-1)
+    return np.array(class_names)[classes] if names else classes
 
 
 def _checked_rows(inputs: Any, trained: TrainedModel) -> np.ndarray:

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -226,11 +226,16 @@ class SharedInputs:
         held = (*federation.auxiliary.values(), *(federation.tests or ()))
         if new is not None:
             held += (new.rows, new.offsets, *(new.tests or ()))
-        for array in (*dataset[:4], *owners, federation.rows, federation.offsets, *held):
-            array = np.ascontiguousarray(array)
-            digest.update(f"{array.dtype} {array.shape}".encode())
-            digest.update(array.data)
+        hash_arrays(digest, (*dataset[:4], *owners, federation.rows, federation.offsets, *held))
         return np.frombuffer(digest.digest(), np.uint8)
+
+
+def hash_arrays(digest: Any, arrays: Iterable[Any]) -> None:
+    """Updates a digest of `hashlib` with the types, shapes and values of arrays."""
+    for array in arrays:
+        array = np.ascontiguousarray(array)
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(array.data)
 
 
 def _digest_of(variables: Variables) -> bytes:

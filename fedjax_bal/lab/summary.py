@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_bal.config import Config
 from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.host import DispatchResult, Simulation
 from fedjax_bal.lab.records import ClientResults, Composition, MiniBatches, Partition
 from fedjax_bal.lab.setup import Setup
+from fedjax_bal.lab.splits import RowsUsed
 from fedjax_bal.metrics import class_means, client_accuracies, divergences, evenly_spaced, rank_correlations
 from fedjax_bal.parts import Batches
 from fedjax_bal.status import duration
@@ -73,15 +73,32 @@ def known_runs(summary: Mapping[str, Any]) -> dict[tuple[str, int], Mapping[str,
 
 
 def summarise_partitions(setup: Setup) -> list[Partition]:
-    """Summarises the clients' class counts and the rows used, once for all methods that share a partition."""
-    shared: dict[Any, Partition] = {}
+    """Summarises the partitions of a configuration's methods."""
     seeds = [each.rows_used for each in (setup, *setup.others.values())]
-    whole = zip(setup.methods, setup.simulations, setup.data_digests, *seeds, strict=True)
-    for method, simulation, digest, used, *others in whole:
+    used = list(zip(*seeds, strict=True))
+    return partitions_of([method.name for method in setup.methods], setup.simulations, setup.data_digests, used)
+
+
+def partitions_of(
+    methods: Sequence[str],
+    simulations: Sequence[Simulation],
+    digests: Sequence[np.ndarray],
+    rows_used: Sequence[Sequence[RowsUsed]],
+) -> list[Partition]:
+    """Summarises the clients' class counts and the rows used, once for all methods that share a partition.
+
+    Args:
+        methods: the names of the methods.
+        simulations: of each method.
+        digests: of each method's data, `UInt8[32]`.
+        rows_used: of each method, for each partition; the first is that of its simulation.
+    """
+    shared: dict[Any, Partition] = {}
+    for method, simulation, digest, (used, *others) in zip(methods, simulations, digests, rows_used, strict=True):
         text = used.with_empty_clients([other.empty for other in others])
         federation = simulation.federation
         counts = np.asarray(federation.class_counts)
-        shown = _spread(len(counts), _HEAT_MAP_CLIENTS, federation.num_classes * len(setup.simulations))
+        shown = _spread(len(counts), _HEAT_MAP_CLIENTS, federation.num_classes * len(simulations))
         entry: Partition = {
             "methods": [],
             "data": text,
@@ -114,7 +131,7 @@ def summarise_partitions(setup: Setup) -> list[Partition]:
             counts.tobytes(),
             repr((entry["mean"], entry["std"], text, entry.get("augmentation"), named)),
         )
-        shared.setdefault(key, entry)["methods"].append(method.name)
+        shared.setdefault(key, entry)["methods"].append(method)
     return list(shared.values())
 
 
@@ -168,14 +185,14 @@ def new_clients(
     )
 
 
-def summarise_batches(config: Config, simulations: Sequence[Simulation]) -> list[MiniBatches]:
+def summarise_batches(methods: Sequence[str], simulations: Sequence[Simulation]) -> list[MiniBatches]:
     """Summarises the classes in mini-batches for methods that add rows, once for all methods with the same result.
 
     The figures are the divergence of clients' classes from uniform, and that of their mini-batches.
     """
-    methods: dict[tuple[float, float], list[str]] = {}
+    names: dict[tuple[float, float], list[str]] = {}
     divergence = lambda counts: round(float(divergences(counts).mean()), 5)
-    for method, simulation in zip(config.methods, simulations, strict=True):
+    for method, simulation in zip(methods, simulations, strict=True):
         counts = np.asarray(simulation.federation.class_counts, float)
         counts = counts[_spread(len(counts), _SHOWN, counts.shape[1] * len(simulations))]
         counts = counts[counts.sum(1) > 0]
@@ -185,8 +202,8 @@ def summarise_batches(config: Config, simulations: Sequence[Simulation]) -> list
             before = counts / counts.sum(1, keepdims=True)
             sizes = np.minimum(counts.sum(1), simulation.setting.batch_size)
             key = divergence(before), divergence(before * sizes[:, None] + added)
-            methods.setdefault(key, []).append(method.name)
-    return [{"methods": names, "kl_before": key[0], "kl_after": key[1]} for key, names in methods.items()]
+            names.setdefault(key, []).append(method)
+    return [{"methods": shown, "kl_before": key[0], "kl_after": key[1]} for key, shown in names.items()]
 
 
 def compare_compositions(estimates: np.ndarray, class_counts: np.ndarray) -> Composition:

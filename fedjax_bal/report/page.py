@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from fedjax_bal.config import Sections, without_defaults
 from fedjax_bal.files import check_replaceable, write_atomically
-from fedjax_bal.lab import FolderError, RunFolder, training_line, writing
+from fedjax_bal.lab import PYTHON, FolderError, RunFolder, training_line, writing
 from fedjax_bal.report.comparison import (
     MethodComparison,
     by_client,
@@ -182,7 +182,11 @@ def write_comparison_page(folders: Sequence[Path], file: Path) -> Path:
     if len(folders) < 2:
         raise FolderError(f"report: received {plural(len(folders), 'folder')}; a comparison takes 2 or more")
     runs = read_runs(folders)
-    page = page_of_comparison(runs, gallery.to_pictures(lambda: gallery.run_figures(runs)))
+    return write_to(file, page_of_comparison(runs, gallery.to_pictures(lambda: gallery.run_figures(runs))))
+
+
+def write_to(file: Path, page: Page) -> Path:
+    """Writes a page into a file, and its tables next to it; returns the file."""
     with writing(file):
         check_replaceable(file)  # checked before its tables are written
         for ending, content in page.tables().items():
@@ -197,13 +201,15 @@ def page_of_run(runs: ReportedRuns, pictures: Sequence[Picture]) -> Page:
     summary = runs.record.summary
     paper = paper_comparison_of_run(runs)
     compared = compare_runs(runs)
+    python = bool(config.get(PYTHON))
+    repeat = None if python else (config, summary["command"], runs.record.config_text)
     per_s = ("client_updates_per_s", "samples_per_s")
     updates, samples = (_number(summary[key], "", "excluding compilation") for key in per_s)
     return Page(
         kind="Federated learning report",
         heading=summary["name"],
         facts=[
-            str(section(config, "dataset").get("name", "data set not recorded")),
+            "trained from Python" if python else str(section(config, "dataset").get("name", "data set not recorded")),
             plural(len({run["method"] for run in summary["runs"]}), "method"),
             plural(len({run["seed"] for run in summary["runs"]}), "seed"),
         ],
@@ -220,7 +226,7 @@ def page_of_run(runs: ReportedRuns, pictures: Sequence[Picture]) -> Page:
             ("compilation", _number(summary["compile_s"], " s", "once, not in the rates above")),
             ("whole run", _number(summary["wall_s"], " s", "wall clock")),
         ],
-        reproduction=reproduction("run", "config.yaml", config, summary["command"], runs.record.config_text),
+        reproduction=repeat and reproduction("run", "config.yaml", *repeat),
     )
 
 

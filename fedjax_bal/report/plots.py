@@ -134,9 +134,16 @@ def as_wide_as(inches: float) -> Iterator[None]:
         _WIDTH.reset(before)
 
 
+class ShownFigure(Figure):
+    """A figure that a notebook shows as the result of a cell, also without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        return to_png(self, 150)
+
+
 def _blank(height: float, *, wide: bool = False) -> Figure:
     # Without pyplot, which would keep every figure in memory.
-    return Figure(figsize=(_width(wide=wide), height), layout="constrained")
+    return ShownFigure(figsize=(_width(wide=wide), height), layout="constrained")
 
 
 def _small_multiples(figure: Figure, panels: int, across: int, *, shared: bool) -> list[Any]:

@@ -101,10 +101,14 @@ def read_runs(folders: Sequence[Path], names: Mapping[str, str] = NO_NAMES) -> R
 
 
 def _read(folder: Path, names: Mapping[str, str]) -> RunRecord:
-    """Reads a run folder; a session that was killed, or isn't over, has the results of its evaluated rounds."""
+    """Reads a run folder."""
     if SweepFolder(folder).exists():
         raise FolderError(f"{folder}: holds a sweep, whose page compares its runs; give only folders of runs")
-    run = RunFolder(folder).read()
+    return completed(RunFolder(folder).read(), names)
+
+
+def completed(run: RunRecord, names: Mapping[str, str] = NO_NAMES) -> RunRecord:
+    """Returns a record with the methods' names in reports, and with the results so far of runs that aren't over."""
     config = with_labels(run.config, names)
     labels = labels_of(config)
     run = renamed(run._replace(config=config), lambda method: labels.get(method, method))

@@ -7,7 +7,7 @@ from fedjax_bal.lab import SweepFolder
 from fedjax_bal.metrics import NEW_CLIENTS
 from fedjax_bal.report.comparison import KL, P_HOLM, STAR, by_client, compare_runs, details, run_states
 from fedjax_bal.report.published import paper_comparison_of_sweep
-from fedjax_bal.report.reading import read_runs
+from fedjax_bal.report.reading import ReportedRuns, read_runs
 from fedjax_bal.report.sweep_page import best_settings, comparisons, leaders, verdicts
 from fedjax_bal.report.sweep_results import read_results
 from fedjax_bal.report.tables import Table
@@ -30,7 +30,11 @@ def results(folder: Path) -> tuple[list[Table], list[str]]:
             compared = []
         tables = [*_in_short(compared), *leaders(sweep), *best_settings(sweep), *paper.tables]
         return tables, [text for text in (*verdicts(sweep), paper.verdict) if text]
-    runs = read_runs([folder])
+    return results_of(read_runs([folder]))
+
+
+def results_of(runs: ReportedRuns) -> tuple[list[Table], list[str]]:
+    """Returns the tables and sentences that summarise runs."""
     comparison = compare_runs(runs)
     named = any(of_run.named for of_run in runs.record.clients)
     tables = [

@@ -3,7 +3,7 @@
 import pytest
 import small_run
 
-from fedjax_bal.lab.compare import Comparison, MemoryFolder, compare
+from fedjax_bal.lab.compare import Comparison, MemoryFolder, train_comparison
 from fedjax_bal.lab.run import runs_of
 from fedjax_bal.lab.setup import set_up
 
@@ -12,7 +12,7 @@ from fedjax_bal.lab.setup import set_up
 def test_a_comparison_in_memory_comes_to_the_same(trained, tmp_path):
     config, folder = small_run.config(tmp_path), MemoryFolder()
     runs = runs_of(config, set_up(config), folder, print)
-    summary = compare(Comparison(runs, folder, print))
+    summary = train_comparison(Comparison(runs, folder, print))
     without_time = lambda line: {key: value for key, value in line.items() if key != "wall_s"}
     assert [without_time(line) for run in runs for line in run.lines] == small_run.metrics(trained())
     assert summary["finished"] and len(summary["runs"]) == 4
