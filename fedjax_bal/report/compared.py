@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 
 from fedjax_bal.jax_setup import package_settings
 from fedjax_bal.lab import Comparison, Method, RunRecord, TrainedModel, predict, train_methods, trained_model
-from fedjax_bal.metrics import Difference, EarlyStopping, paired_difference
+from fedjax_bal.metrics import Difference, EarlyStopping, apply_holm, is_imbalanced, paired_difference
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.report.comparison import compare_runs
 from fedjax_bal.report.gallery import run_figures, to_pictures
 from fedjax_bal.report.page import page_of_run, write_run_page, write_to
-from fedjax_bal.report.paper import find_metrics, paper_table
+from fedjax_bal.report.paper import find_metrics, latex_table
 from fedjax_bal.report.reading import ReportedRuns, completed
 from fedjax_bal.report.tables import BOOKTABS
 from fedjax_bal.report.terminal import results_of
@@ -82,28 +82,34 @@ class ComparisonResult:
             ) from error
         return pandas.DataFrame(self.history)
 
-    def differences(self, baseline: str | None = None, metric: str = "last5_accuracy") -> dict[str, Difference]:
+    def differences(self, baseline: str | None = None, metric: str | None = None) -> dict[str, Difference]:
         """Computes how far the methods are above a baseline, the mean over paired seeds, with its 95% interval.
 
         Args:
             baseline: the name of a method; the first one by default.
-            metric: a metric of whole runs, as in `fedjax-bal list metrics`: "last5_accuracy", the mean of the last five
-                evaluations, "final_accuracy", "worst_class_accuracy", ...
+            metric: a metric of whole runs, by a name of `fedjax-bal list metrics` or a heading of the tables: "final
+                accuracy", "worst class", ... By default the one by which the table compares methods: the mean over
+                classes on an imbalanced test set, otherwise "last 5", the mean of the last five evaluations.
 
         Returns:
-            The difference of each other method, by name.
+            The difference of each other method, by name, with its p-value: as it is, and corrected for the number of
+            methods (Holm).
 
         Raises:
             ValueError: an unknown method or metric.
         """
         first = one_of("baseline", self.methods[0] if baseline is None else baseline, self.methods)
-        [found] = _metrics([metric])
+        runs = self._runs.record.summary["runs"]
+        if metric is None:
+            metric = "balanced_accuracy" if is_imbalanced(runs) else "last5_accuracy"
+        [found] = find_metrics([metric], "metric")
         values: dict[str, dict[int, float]] = {method: {} for method in self.methods}
-        for run in self._runs.record.summary["runs"]:
+        for run in runs:
             if run.get(found.name) is not None:
                 values[run["method"]][run["seed"]] = run[found.name]
-        others = (method for method in self.methods if method != first)
-        return {method: paired_difference(values[method], values[first]) for method in others}
+        others = [method for method in self.methods if method != first]
+        differences = [paired_difference(values[method], values[first]) for method in others]
+        return dict(zip(others, apply_holm(differences), strict=True))
 
     def figure(self, name: str = "curves") -> Figure:
         """Draws a figure of the report: "curves" (accuracy by round), "classes", "confusion", "partition", ...
@@ -120,22 +126,21 @@ class ComparisonResult:
         one_of("figure", name, names)
         raise AssertionError  # a known name has been returned
 
-    def to_latex(self, metrics: Sequence[str] = (), *, bold: bool = False) -> str:
+    def to_latex(self, metrics: Sequence[str] = (), *, against: str | None = None, bold: bool = False) -> str:
         """Formats a table for a paper, which needs the package booktabs.
 
         Args:
-            metrics: names of metrics of whole runs, a column each, as for `fedjax-bal report --table`; by default the
-                columns of the report's table.
+            metrics: names of metrics, a column each, as for `fedjax-bal report --table`; by default the columns of the
+                report's table.
+            against: with `metrics`, the method from which each has a column of differences.
             bold: print in bold the best mean of each column, and underline those that don't clearly differ from it.
 
         Raises:
-            ValueError: an unknown metric.
+            ValueError: an unknown metric or method.
         """
-        compared = compare_runs(self._runs)
         if not metrics:
-            return BOOKTABS + compared.table.latex()
-        name = self._runs.record.summary["name"]
-        return paper_table([("", compared.runs)], _metrics(metrics), bold=bold, name=name)
+            return BOOKTABS + compare_runs(self._runs).table.latex()
+        return latex_table(self._runs, metrics, bold=bold, against=against, arguments=("metrics", "against"))
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Writes the page that `fedjax-bal run` writes, one HTML file, and its tables next to it.
@@ -192,13 +197,6 @@ class ComparisonResult:
         if saved is None:
             raise ValueError(f"{run.title}: has no model, as it diverged in {run.failure}")
         return trained_model(self.methods.index(method), run, saved.snapshot)
-
-
-def _metrics(names: Sequence[str]) -> list[Any]:
-    try:
-        return find_metrics(names)
-    except ValueError as error:
-        raise ValueError(f"metric{str(error).removeprefix('--table')}") from None
 
 
 @package_settings()

@@ -148,8 +148,37 @@ def write_table(
         FolderError: a folder can't be read, the folders can't be compared, or the file can't be written.
         ValueError: a metric or a method's name is unknown, or no run has a metric of evaluated rounds.
     """
-    chosen = find_metrics(metrics)
-    read = _read(folders, names)
+    text = latex_table(_read(folders, names), metrics, bold=bold, against=against, folder=folders[0])
+    file = folders[0] / "table.tex"
+    with writing(file, "make the folder writable"):
+        write_atomically(file, encoded(text))
+    return file
+
+
+def latex_table(
+    read: ReportedRuns | sweeps.Results,
+    metrics: Sequence[str],
+    *,
+    bold: bool = False,
+    against: str | None = None,
+    folder: Path = Path(),
+    arguments: tuple[str, str] = ("--table", "--against"),
+) -> str:
+    """Formats chosen metrics of runs or a sweep for a paper; arguments are those of `write_table`.
+
+    Args:
+        read: the runs, or the sweep.
+        metrics: names of metrics.
+        bold: as in `write_table`.
+        against: as in `write_table`.
+        folder: the folder of the results.
+        arguments: what `metrics` and `against` were given as, for messages.
+
+    Raises:
+        FolderError: no run has been evaluated yet.
+        ValueError: a metric or a method's name is unknown, or no run has a metric of evaluated rounds.
+    """
+    chosen = find_metrics(metrics, arguments[0])
     remark = ""
     if isinstance(read, ReportedRuns):
         name = "Comparison of runs" if read.joined else read.record.summary["name"]
@@ -167,29 +196,27 @@ def write_table(
             remark = _TUNED_ON_VALIDATION if read.selection_metric == sweeps.VALIDATION else _TUNED_ON_TEST
     every = [run for _, groups in conditions for runs in groups for run in runs]
     if not every:
-        raise FolderError(f"{folders[0]}: no run has been evaluated yet, so there is no table")
+        raise FolderError(f"{folder}: no run has been evaluated yet, so there is no table")
     if against is not None:
         methods = {run["method"] for run in every}
         if against not in methods and labels.get(against) not in methods:
-            raise ValueError(f"--against: received {against!r:.80}; {nearest_choices(against, methods)}")
+            raise ValueError(f"{arguments[1]}: received {against!r:.80}; {nearest_choices(against, methods)}")
         against = against if against in methods else labels[against]
     of_rounds = [metric for metric in chosen if metric.of_round and any(run.get(metric.name) is None for run in every)]
     if of_rounds:
-        lines = read.record.lines if isinstance(read, ReportedRuns) else _lines(read, folders[0])
+        lines = read.record.lines if isinstance(read, ReportedRuns) else _lines(read, folder)
         conditions = [
             (here, [_with_last_evaluation(runs, lines, of_rounds) for runs in groups]) for here, groups in conditions
         ]
         every = [run for _, groups in conditions for runs in groups for run in runs]
     for metric in of_rounds:
         if not any(is_number(run[metric.name]) for run in every):
-            raise ValueError(f"--table: received {metric.name!r}; no run has a number for it at its last evaluation")
-    file = folders[0] / "table.tex"
-    text = paper_table(
+            raise ValueError(
+                f"{arguments[0]}: received {metric.name!r}; no run has a number for it at its last evaluation"
+            )
+    return paper_table(
         conditions, chosen, bold=bold, name=name, data=_describe_data(summary), remark=remark, against=against
     )
-    with writing(file, "make the folder writable"):
-        write_atomically(file, encoded(text))
-    return file
 
 
 def _describe_data(summary: Mapping[str, Any]) -> str:
@@ -234,8 +261,12 @@ def _read(folders: Sequence[Path], names: Mapping[str, str]) -> ReportedRuns | s
     return results
 
 
-def find_metrics(names: Sequence[str]) -> list[Metric]:
+def find_metrics(names: Sequence[str], argument: str = "--table") -> list[Metric]:
     """Finds metrics by their names, with or without `_accuracy` and `_bytes`, or by their headings in tables.
+
+    Args:
+        names: the names.
+        argument: what they were given as, for messages.
 
     Raises:
         ValueError: a name is unknown.
@@ -257,7 +288,7 @@ def find_metrics(names: Sequence[str]) -> list[Metric]:
     for name in names:
         if plain(name) not in by_name:
             also = {text: metric.name for text, metric in {**headings, **printed}.items()}
-            raise ValueError(f"--table: received {name!r:.80}; {nearest_choices(name, short, also, kind='metrics')}")
+            raise ValueError(f"{argument}: received {name!r:.80}; {nearest_choices(name, short, also, kind='metrics')}")
     return [by_name[plain(name)] for name in names]
 
 
