@@ -87,11 +87,11 @@ def _like(maps: Array, inputs: Array) -> Array:
     """Undoes `_as_maps`."""
     if inputs.ndim == 4:
         return maps
-    return jnp.moveaxis(maps.reshape(len(inputs), *inputs.shape[2:], inputs.shape[1]), -1, 1)
+    return jnp.moveaxis(maps.reshape(len(inputs), *inputs.shape[2:], maps.shape[-1]), -1, 1)
 
 
 def _pair(lengths: Any) -> tuple[int, int]:
-    """Reads lengths along both sides; of a single one, for both; of those of a line, `[n]`, for its only side."""
+    """Reads lengths along both sides, of which a single one is meant for both."""
     if isinstance(lengths, int):
         return lengths, lengths
     first, *others = lengths
@@ -129,14 +129,18 @@ def _conv2d(
 def _max_pool2d(
     _: ForwardPass, maps: Array, size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
 ) -> Array:
-    window, steps, edges = _pair(size), _pair(stride or size), _sides(padding)
     if ceil_mode or _pair(dilation) != (1, 1):
         raise UnsupportedError("max pooling with ceil_mode or dilation")
+    window, steps, edges = _pair(size), _pair(stride or size), _sides(padding)
     if (window, steps, edges) == ((2, 2), (2, 2), _sides(0)):
         return max_pool(maps)
     if (window, steps, edges) == ((3, 3), (2, 2), _sides(1)):
         return overlapping_max_pool(maps)
     return nn.max_pool(maps, window, steps, edges)
+
+
+def _max_pool_with_indices(forward: ForwardPass, *arguments: Any) -> tuple[Array]:
+    return (_max_pool2d(forward, *arguments),)
 
 
 def _avg_pool2d(
@@ -163,20 +167,21 @@ def _shares(side: int, wanted: int, dtype: Any) -> np.ndarray:
     return shares
 
 
-def _along_a_line(layer: Callable[..., Array]) -> Callable[..., Array]:
-    """Makes a layer for `[B, K, L]` from one for images, whose first array after the batch may be a kernel."""
-
-    def run(forward: ForwardPass, inputs: Array, *arguments: Any) -> Array:
-        def stretch(value: Any) -> Any:
-            if np.ndim(value) == 3:  # a kernel [O, I, w], stored as [O, 1, w, I]
-                return jnp.moveaxis(value, 1, -1)[:, None]
-            return value
-
-        maps = jnp.moveaxis(inputs, 1, -1)[:, None]
-        result = layer(forward, maps, *map(stretch, arguments))
-        return jnp.moveaxis(result[:, 0], -1, 1)
-
-    return run
+def _conv1d(
+    forward: ForwardPass,
+    inputs: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+) -> Array:
+    # A line is an image of one row, and so is a kernel.
+    maps, kernel = (jnp.moveaxis(values, 1, -1)[:, None] for values in (inputs, weight))
+    edges = padding if isinstance(padding, str) else (0, _pair(padding)[1])
+    settings = (1, _pair(stride)[1]), edges, (1, _pair(dilation)[1]), groups
+    return _like(_conv2d(forward, maps, kernel, bias, *settings), inputs)
 
 
 def _batch_norm(
@@ -258,13 +263,14 @@ def _cat(_: ForwardPass, arrays: Sequence[Array], axis: int) -> Array:
 _LAYERS: Mapping[str, Callable[..., Any]] = {
     "conv2d.default": _conv2d,
     "conv2d.padding": _conv2d,
-    "conv1d.default": _along_a_line(_conv2d),
-    "conv1d.padding": _along_a_line(_conv2d),
+    "conv1d.default": _conv1d,
+    "conv1d.padding": _conv1d,
     "_native_batch_norm_legit_functional.default": _batch_norm,
     "_native_batch_norm_legit_no_training.default": _frozen_batch_norm,
     "group_norm.default": _group_norm,
     "instance_norm.default": _instance_norm,
     "max_pool2d.default": _max_pool2d,
+    "max_pool2d_with_indices.default": _max_pool_with_indices,
     "avg_pool2d.default": _avg_pool2d,
     "adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
     "native_dropout.default": _dropout,
@@ -413,8 +419,8 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     )},
     "pow.Tensor_Scalar": operator.pow,
     **{f"{name}.default": getattr(jnp, name) for name in (
-        "abs", "cos", "exp", "log", "log1p", "logical_and", "logical_not", "logical_or", "maximum", "minimum", "sin",
-        "sqrt", "tanh",
+        "abs", "cos", "exp", "expm1", "flip", "log", "log1p", "logical_and", "logical_not", "logical_or", "maximum",
+        "minimum", "sin", "sqrt", "tanh",
     )},
     "erf.default": lax.erf,
     "neg.default": jnp.negative,

@@ -294,6 +294,8 @@ def difference(model: Model, variables: Variables, network: Any) -> str:
     wanted = np.asarray(outputs.logits if "head" in variables.params else outputs.features)
     # Images have their channels first in PyTorch; other inputs of several axes may, too.
     layouts = [np.moveaxis(inputs, -1, 1), inputs] if inputs.ndim > 2 else [inputs]
+    if model.torch_names:
+        layouts = layouts[:1] if inputs.ndim == 4 else layouts[-1:]
     problems = []
     for layout in layouts:
         try:
@@ -317,7 +319,8 @@ def _run(network: Any, inputs: np.ndarray) -> np.ndarray:
     """Returns the results of a PyTorch network in evaluation, in float32 on the CPU; the network stays as it is."""
     torch = importlib.import_module("torch")
     with torch.no_grad():
-        result = copy.deepcopy(network).float().cpu().eval()(torch.from_numpy(np.ascontiguousarray(inputs)))
+        # A copy in C's order, without the strides that moved axes have: a network with `view` may refuse those.
+        result = copy.deepcopy(network).float().cpu().eval()(torch.from_numpy(inputs.copy()))
     return result.numpy()
 
 

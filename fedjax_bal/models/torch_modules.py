@@ -324,8 +324,9 @@ def _not_traced(error: Exception, name: str, shape: list[int]) -> str:
 
 
 def _is_library(filename: str) -> bool:
-    torch: Any = importlib.import_module("torch")
-    return filename.startswith((torch.__path__[0], os.path.dirname(__file__), "<"))
+    """Tells whether a line is PyTorch's, Python's own or this package's, not the user's."""
+    libraries = (*importlib.import_module("torch").__path__, os.path.dirname(os.__file__), os.path.dirname(__file__))
+    return filename.startswith((*libraries, "<"))
 
 
 def _tensors(module: Any) -> dict[str, Any]:
