@@ -126,11 +126,20 @@ class Usage(NamedTuple):
             ) from error
 
 
+def check_shape(input_shape: Any) -> tuple[int, ...]:
+    """Returns the shape of one input as a tuple."""
+    if not isinstance(input_shape, Iterable):
+        raise ValueError(
+            f"input_shape: received {input_shape!r}, must be a tuple: (height, width, channels) for images, or (F,)"
+        )
+    return tuple(whole_number("input_shape", side) for side in input_shape)
+
+
 def usage_of(network: Callable, input_shape: Sequence[int], num_classes: int, convolution: str, dtype: Any) -> Usage:
     """Checks the arguments of `from_linen` or `from_nnx`, and returns the settings with which the module is called."""
     name = type(network).__name__
     classes = whole_number("num_classes", num_classes)
-    shape = tuple(whole_number("input_shape", side) for side in input_shape)
+    shape = check_shape(input_shape)
     _, *others = inspect.signature(network.__call__).parameters.values()
     modes = read_switches(name, others)
     convolve = None if convolution == "plain" else convolutions.of_name(convolution)

@@ -87,7 +87,7 @@ def _like(maps: Array, inputs: Array) -> Array:
     """Undoes `_as_maps`."""
     if inputs.ndim == 4:
         return maps
-    return jnp.moveaxis(maps.reshape(len(inputs), *inputs.shape[2:], maps.shape[-1]), -1, 1)
+    return jnp.moveaxis(maps.reshape(len(inputs), *inputs.shape[2:], inputs.shape[1]), -1, 1)
 
 
 def _pair(lengths: Any) -> tuple[int, int]:
@@ -181,7 +181,7 @@ def _conv1d(
     maps, kernel = (jnp.moveaxis(values, 1, -1)[:, None] for values in (inputs, weight))
     edges = padding if isinstance(padding, str) else (0, _pair(padding)[1])
     settings = (1, _pair(stride)[1]), edges, (1, _pair(dilation)[1]), groups
-    return _like(_conv2d(forward, maps, kernel, bias, *settings), inputs)
+    return jnp.moveaxis(_conv2d(forward, maps, kernel, bias, *settings)[:, 0], -1, 1)
 
 
 def _batch_norm(

@@ -1,7 +1,10 @@
 """Models from users' PyTorch modules, whose graphs run in JAX."""
 
+import contextlib
 import copy
 import importlib
+import io
+import logging
 import os
 import re
 import traceback
@@ -102,7 +105,7 @@ def from_torch(
         raise ValueError(f"module: received {module!r}, must be a torch.nn.Module, for instance Net()")
     one_of("init", init, ("module", "fresh"))
     name = type(module).__name__
-    shape = tuple(whole_number("input_shape", side) for side in input_shape)
+    shape = adapters.check_shape(input_shape)
     convolve = convolutions.of_name(convolution)
     usage = Usage(name, shape, whole_number("num_classes", num_classes), {True: {}, False: {}}, convolve, dtype)
     network = _TorchNetwork(_copy_of(module, name), usage, fresh=init == "fresh")
@@ -231,8 +234,8 @@ class _TorchNetwork:
             found.append({program.sources.get(node.name): f"params.head.{kind}" for kind, node in arguments if node})
         if found[0] != found[1] or not found[0].keys() <= trained:
             raise ValueError(
-                f"{self._usage.name}: received a last layer {_where(self._programs[False].classifier)} whose weights "
-                "are computed, frozen, or others in training, must be a torch.nn.Linear with its own parameters"
+                f"{self._usage.name}: received the logits {_where(self._programs[False].classifier)}, whose weights "
+                "are computed, frozen or others in training, must be those of a torch.nn.Linear with parameters"
             )
         return found[0]
 
@@ -269,8 +272,7 @@ def _trace(module: Any, usage: Usage, train: bool) -> _Program:
     }
     module.train(train)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _quiet():
             batch = ({0: export.Dim.DYNAMIC},)
             exported = export.export(module, (example,), dynamic_shapes=batch, strict=False)
             # Without operations in place, and without composite ones that aren't known here.
@@ -290,13 +292,27 @@ def _trace(module: Any, usage: Usage, train: bool) -> _Program:
     )
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps PyTorch from warning about itself, and from printing what an exception tells anyway."""
+    logger = logging.getLogger("torch")
+    handlers = logger.handlers[:]
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        logger.handlers.clear()
+        try:
+            yield
+        finally:
+            logger.handlers[:] = handlers
+
+
 def _results(exported: Any, name: str) -> dict[str, Any]:
     """Finds the classifier, and the nodes with the new values of buffers."""
     (results,) = next(node for node in exported.graph.nodes if node.op == "output").args
     specs = list(zip(exported.graph_signature.output_specs, results, strict=True))
     returned = [node for spec, node in specs if spec.kind.name == "USER_OUTPUT"]
     if len(returned) != 1 or not hasattr(returned[0], "op") or not exported.call_spec.out_spec.is_leaf():
-        raise ValueError(f"{name}: received a forward that returns several results, must return the logits alone")
+        raise ValueError(f"{name}: received a forward that returns a tuple or a dict, must return the logits alone")
     (logits,) = returned
     if _operation(logits) in ("log_softmax.int", "_log_softmax.default") and logits.args[1] in (1, -1):
         logits = logits.args[0]
@@ -313,13 +329,17 @@ def _not_traced(error: Exception, name: str, shape: list[int]) -> str:
     """Describes an error of a module that is traced."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
     where = f" in {own[-1].filename}, line {own[-1].lineno}" if own else ""
-    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    text = str(error).strip().partition("\n")[0] or type(error).__name__
     if "GuardOnDataDependent" in type(error).__name__:
-        text = "control flow that depends on numbers of the batch"
+        return (
+            f"{name}: received a forward{where} that depends on the numbers of a batch in Python, as if and float() do, "
+            f"or batch normalisation with momentum=None, must compute with tensors alone, such as torch.where: {_REMEDY}"
+        )
+    if "Constraints violated" in text:
+        text = "its forward takes batches of one size only, must take any, as view(len(x), -1) does"
     return (
-        f"{name}: fails with inputs of shape {shape}{where}: {text} (channels are first there; the shape is "
-        f"input_shape's for {_EXAMPLES} inputs; token ids need dtype=int; forward takes the batch alone, of any size, "
-        "and its control flow must not depend on the batch's numbers)"
+        f"{name}: fails with inputs of shape {shape}{where}: {text} (input_shape is (height, width, channels) for "
+        f"images, whose channels are first here; token ids need dtype=int; forward takes a batch of {shape[0]} alone)"
     )
 
 
