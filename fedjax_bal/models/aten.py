@@ -98,7 +98,7 @@ def _pair(lengths: Any) -> tuple[int, int]:
     return (first, *others) if others else (first, first)
 
 
-def _sides(padding: Any) -> list[tuple[int, int]]:
+def _sides(padding: Any) -> Any:
     """Returns the padding before and after each side."""
     return [(side, side) for side in _pair(padding)]
 
@@ -202,12 +202,15 @@ def _batch_norm(
         return _like(affine(maps, mean, var, scale, shift, epsilon), inputs), None, None, mean, var
     results: Any = normalise_batch(maps, scale, shift, forward.real, (mean, var), epsilon)
     normalised, *batch = results
-    return _like(normalised, inputs), None, None, *move_running((mean, var), *batch, momentum)
+    of_mean, of_var, count = batch
+    running = move_running((mean, var), of_mean, of_var, count, momentum)
+    return _like(normalised, inputs), None, None, *running
 
 
-def _frozen_batch_norm(forward: ForwardPass, *arguments: Any) -> tuple[Array, ...]:
-    *arrays, momentum, epsilon = arguments
-    return _batch_norm(forward, *arrays, False, momentum, epsilon)[:1]
+def _frozen_batch_norm(
+    forward: ForwardPass, inputs: Array, weight: Any, bias: Any, mean: Array, var: Array, rate: float, epsilon: float
+) -> tuple[Array, None, None, Array, Array]:
+    return _batch_norm(forward, inputs, weight, bias, mean, var, False, rate, epsilon)
 
 
 def _group_norm(
