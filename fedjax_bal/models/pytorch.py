@@ -113,9 +113,9 @@ class _Layers(NamedTuple):
 def weights_from_torch(model: Model, state: Any) -> Variables:
     """Converts the weights of a PyTorch network to those of a model with the same layers.
 
-    For networks whose layers follow one another: dense layers, convolutions, embeddings, and batch, group and layer
-    normalisation, with anything between them that has no weights. The first layer of one is the first layer of the
-    other, and so on; names don't matter.
+    For a model from `from_torch`, arrays are matched by name. Otherwise for networks whose layers follow one another:
+    dense layers, convolutions, embeddings, and batch, group and layer normalisation, with anything between them that
+    has no weights. The first layer of one is the first layer of the other, and so on; names don't matter.
 
     Given the network itself, its results in evaluation on random inputs are compared with the model's, and so are the
     epsilons of normalisation layers, because a state dict shows none of this: another activation, padding, pooling,
@@ -124,7 +124,7 @@ def weights_from_torch(model: Model, state: Any) -> Variables:
     default is 0.99.
 
     Args:
-        model: the model, from `build`, `from_linen` or `from_nnx`.
+        model: the model, from `build`, `from_linen`, `from_nnx` or `from_torch`.
         state: the network, a `torch.nn.Module`; or its `state_dict()`: its tensors, or NumPy arrays, in the order in
             which its layers compute. A file of safetensors has them in the alphabet's order, so that layer 10 comes
             before layer 2. Without the last layer's, the classifier is left out of the result, so that `with_weights`
