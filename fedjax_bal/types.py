@@ -65,6 +65,8 @@ class Model(NamedTuple):
         input_dtype: "float32", or "int32" for a network that takes token ids.
         classifier: name of the classifier in the network's own parameters, where it isn't "head".
         vocabulary: the number of token ids V that it takes, 0 to V - 1; None if it takes other inputs, or V is unknown.
+        torch_names: of a model from a PyTorch module, the names of its arrays here and there, such as
+            `("params.head.kernel", "fc.weight")`; empty for other models.
     """
 
     init: Callable[[Key], Variables]
@@ -77,6 +79,7 @@ class Model(NamedTuple):
     input_dtype: str = "float32"
     classifier: str = "head"
     vocabulary: int | None = None
+    torch_names: tuple[tuple[str, str], ...] = ()
 
 
 class Dataset(NamedTuple):

@@ -57,16 +57,20 @@ def small(tmp_path, monkeypatch):
 
 def run_blocks(text):
     """Runs blocks of Python and of commands, and writes those that begin with a file's name into it."""
-    namespace = {}
+    namespace, left_out = {}, set()
     for language, file, block in BLOCK.findall(text):
         if file:
             Path(file).write_text(block)
+            if language == "python" and not can_run(block):
+                left_out.add(file)
         elif language == "python":
             if can_run(block):
                 exec(block, namespace)
         else:
             for line in COMMAND.findall(block):
-                run_command(shlex.split(line, comments=True))
+                words = shlex.split(line, comments=True)
+                if left_out.isdisjoint(words):
+                    run_command(words)
     return namespace
 
 

@@ -1,8 +1,8 @@
 """Models as pure functions, with exact parameter counts and a convolution that is fast for many clients.
 
 `build(name, num_classes, input_shape)` builds a `fedjax_bal.types.Model`; `MODELS` has the names, `options(name)` a
-model's options. `from_linen` and `from_nnx` make a model from your own network. `with_weights` starts a model from
-pretrained weights; `weights_from_torch` and `weights_to_torch` convert them from and to PyTorch's layouts.
+model's options. `from_linen`, `from_nnx` and `from_torch` make a model from your own network. `with_weights` starts a
+model from pretrained weights; `weights_from_torch` and `weights_to_torch` convert them from and to PyTorch's layouts.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from fedjax_bal.models.registry import (
     own_model,
 )
 from fedjax_bal.models.switches import SwitchError, linen_interceptor
+from fedjax_bal.models.torch_modules import from_torch
 from fedjax_bal.models.weights import check_finite, match_weights, named_leaves, with_weights
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ __all__ = [
     "differentiable",
     "from_linen",
     "from_nnx",
+    "from_torch",
     "linen_interceptor",
     "match_weights",
     "named_leaves",

@@ -28,8 +28,8 @@ _NO_NAMES = (
 )
 _WRAPPERS = {"flax.linen": "from_linen", "flax.nnx": "from_nnx"}
 _OF_PYTORCH = (
-    "a module of PyTorch, must be one of flax: write the same layers in flax, whose weights weights_from_torch then "
-    "converts; 'fedjax-bal guide pretrained' shows how"
+    "a module of PyTorch, which models.from_torch(module, input_shape, num_classes) makes a model of; "
+    "'fedjax-bal guide pretrained' shows how"
 )
 _RECORDED = ("classifier_input", "norm_inputs", "taps")
 
@@ -51,7 +51,7 @@ def check_is_model(model: Any) -> None:
         return
     refuse_torch("model", model)
     kind = model if isinstance(model, type) else type(model)
-    library = next((name for name in _WRAPPERS if _is_of(kind, name)), None)
+    library = next((name for name in _WRAPPERS if is_of(kind, name)), None)
     if library is None:
         raise ValueError(
             f"model: received {model!r}, must be a fedjax_bal model: models.build(name, num_classes, input_shape), or "
@@ -63,14 +63,15 @@ def check_is_model(model: Any) -> None:
     )
 
 
-def _is_of(kind: type, library: str) -> bool:
+def is_of(kind: type, library: str) -> bool:
+    """Tells whether a class is one of a library, or derives from one."""
     return any(f"{base.__module__}.".startswith(f"{library}.") for base in kind.__mro__)
 
 
 def refuse_torch(argument: str, network: Any) -> None:
     """Refuses a network of PyTorch, or its class."""
     kind = network if isinstance(network, type) else type(network)
-    if _is_of(kind, "torch"):
+    if is_of(kind, "torch"):
         raise ValueError(f"{argument}: received {kind.__name__}, {_OF_PYTORCH}")
 
 
@@ -125,11 +126,20 @@ class Usage(NamedTuple):
             ) from error
 
 
+def check_shape(input_shape: Any) -> tuple[int, ...]:
+    """Returns the shape of one input as a tuple."""
+    if not isinstance(input_shape, Iterable):
+        raise ValueError(
+            f"input_shape: received {input_shape!r}, must be a tuple: (height, width, channels) for images, or (F,)"
+        )
+    return tuple(whole_number("input_shape", side) for side in input_shape)
+
+
 def usage_of(network: Callable, input_shape: Sequence[int], num_classes: int, convolution: str, dtype: Any) -> Usage:
     """Checks the arguments of `from_linen` or `from_nnx`, and returns the settings with which the module is called."""
     name = type(network).__name__
     classes = whole_number("num_classes", num_classes)
-    shape = tuple(whole_number("input_shape", side) for side in input_shape)
+    shape = check_shape(input_shape)
     _, *others = inspect.signature(network.__call__).parameters.values()
     modes = read_switches(name, others)
     convolve = None if convolution == "plain" else convolutions.of_name(convolution)

@@ -129,16 +129,11 @@ class BatchNorm(nn.Module):
         running = running_mean.value, running_var.value
         if not train or self.is_initializing():
             self.sow("norm_inputs", "moments", moments(images, real)[:2])
-            return _affine(images, *running, scale, shift, self.epsilon)
+            return affine(images, *running, scale, shift, self.epsilon)
         results: Any = normalise_batch(images, scale, shift, real, running, self.epsilon)
         normalised, mean, var, count = results
         self.sow("norm_inputs", "moments", (mean, var))
-        # Selected rather than branched on, as `vmap` over clients computes both branches anyway.
-        step = jnp.where(count > 0, 1 - MOMENTUM, 0.0)
-        # As in PyTorch: the batch is normalised with its biased variance, the running one is unbiased.
-        unbiased = var * count / jnp.maximum(count - 1, 1)
-        running_mean.value += step * (mean - running_mean.value)
-        running_var.value += step * (unbiased - running_var.value)
+        running_mean.value, running_var.value = move_running(running, mean, var, count, 1 - MOMENTUM)
         return normalised
 
 
@@ -187,7 +182,7 @@ def normalise_batch(
     """
     # The fallback, in training the running mean, is near the batch's mean.
     mean, var, count = moments(images, real, fallback[0])
-    normalised = _affine(images, *_choose_moments(mean, var, count, fallback), scale, shift, epsilon)
+    normalised = affine(images, *_choose_moments(mean, var, count, fallback), scale, shift, epsilon)
     return normalised, mean, var, count
 
 
@@ -196,5 +191,17 @@ def _choose_moments(mean: Array, var: Array, count: Array, fallback: tuple[Array
     return jnp.where(count > 0, mean, fallback[0]), jnp.where(count > 0, var, fallback[1])
 
 
-def _affine(images: Array, mean: Array, var: Array, scale: Array, shift: Array, epsilon: float) -> Array:
+def move_running(
+    running: tuple[Array, Array], mean: Array, var: Array, count: Array, rate: float
+) -> tuple[Array, Array]:
+    """Moves running mean and variance towards those of a batch, `var` biased, of `count` values; 0 moves nothing."""
+    # Selected rather than branched on, as `vmap` over clients computes both branches anyway.
+    step = jnp.where(count > 0, rate, 0.0)
+    # As in PyTorch: the batch is normalised with its biased variance, the running one is unbiased.
+    unbiased = var * count / jnp.maximum(count - 1, 1)
+    return running[0] + step * (mean - running[0]), running[1] + step * (unbiased - running[1])
+
+
+def affine(images: Array, mean: Array, var: Array, scale: Array, shift: Array, epsilon: float) -> Array:
+    """Shifts and scales each channel to the mean 0 and the deviation 1, then to `shift` and `scale`."""
     return ((images - mean) * (scale / jnp.sqrt(var + epsilon)) + shift).astype(images.dtype)

@@ -84,6 +84,14 @@ def _leaf(name: str, shape: tuple[int, ...], channels: int) -> _Leaf:
     return _Leaf(name, shape, parts, (last, last - 1, *range(last - 1)), (outputs, inputs, *window))
 
 
+def layout_of(name: str, torch_name: str, torch_shape: tuple[int, ...]) -> _Leaf:
+    """Describes an array of a model from a PyTorch module, from its names here and there."""
+    if name.endswith(".kernel") and torch_name.endswith("weight"):
+        outputs, inputs, *window = torch_shape
+        return _leaf(name, (*window, inputs, outputs), 0)
+    return _Leaf(name, torch_shape, torch_shape, tuple(range(len(torch_shape))), torch_shape)
+
+
 class _Layer(NamedTuple):
     """A layer: its name, and its arrays by their names in PyTorch."""
 
@@ -105,9 +113,9 @@ class _Layers(NamedTuple):
 def weights_from_torch(model: Model, state: Any) -> Variables:
     """Converts the weights of a PyTorch network to those of a model with the same layers.
 
-    For networks whose layers follow one another: dense layers, convolutions, embeddings, and batch, group and layer
-    normalisation, with anything between them that has no weights. The first layer of one is the first layer of the
-    other, and so on; names don't matter.
+    For a model from `from_torch`, arrays are matched by name. Otherwise for networks whose layers follow one another:
+    dense layers, convolutions, embeddings, and batch, group and layer normalisation, with anything between them that
+    has no weights. The first layer of one is the first layer of the other, and so on; names don't matter.
 
     Given the network itself, its results in evaluation on random inputs are compared with the model's, and so are the
     epsilons of normalisation layers, because a state dict shows none of this: another activation, padding, pooling,
@@ -116,7 +124,7 @@ def weights_from_torch(model: Model, state: Any) -> Variables:
     default is 0.99.
 
     Args:
-        model: the model, from `build`, `from_linen` or `from_nnx`.
+        model: the model, from `build`, `from_linen`, `from_nnx` or `from_torch`.
         state: the network, a `torch.nn.Module`; or its `state_dict()`: its tensors, or NumPy arrays, in the order in
             which its layers compute. A file of safetensors has them in the alphabet's order, so that layer 10 comes
             before layer 2. Without the last layer's, the classifier is left out of the result, so that `with_weights`
@@ -215,6 +223,8 @@ def _state_of(model: Model, network: Any, argument: str) -> Mapping[str, Any]:
             f"{argument}: received {type(network).__name__}, must be a torch.nn.Module or its state_dict(), a mapping "
             "of names to tensors or arrays"
         )
+    if model.torch_names:
+        return network.state_dict()
     layers, wanted = _layers(model)
     norms = [layer for layer in layers if not {"kernel", "embedding"} & {leaf.kind for leaf in layer.leaves.values()}]
     names = [layer.name for layer in norms] if len(norms) == len(wanted) else [model.name] * len(wanted)
@@ -263,6 +273,15 @@ def _numbers(value: Any, received: str) -> np.ndarray:
 
 def _check_results(model: Model, variables: Variables, network: Any) -> None:
     """Refuses a network whose results on random inputs aren't the model's."""
+    if problem := difference(model, variables, network):
+        raise ValueError(
+            f"state: received a network that has the weights of the model {model.name} but {problem}; must give the "
+            f"model's results: compare activations, padding, pooling and kinds of normalisation; {_UNCHECKED}"
+        )
+
+
+def difference(model: Model, variables: Variables, network: Any) -> str:
+    """Describes how a network's results on random inputs differ from the model's; empty if they don't."""
     rng = np.random.default_rng(0)
     shape = (_ROWS, *model.input_shape)
     if np.dtype(model.input_dtype).kind == "i":
@@ -275,6 +294,8 @@ def _check_results(model: Model, variables: Variables, network: Any) -> None:
     wanted = np.asarray(outputs.logits if "head" in variables.params else outputs.features)
     # Images have their channels first in PyTorch; other inputs of several axes may, too.
     layouts = [np.moveaxis(inputs, -1, 1), inputs] if inputs.ndim > 2 else [inputs]
+    if model.torch_names:
+        layouts = layouts[:1] if inputs.ndim == 4 else layouts[-1:]
     problems = []
     for layout in layouts:
         try:
@@ -284,26 +305,30 @@ def _check_results(model: Model, variables: Variables, network: Any) -> None:
             continue
         if results.shape != wanted.shape:
             problems.append(f"returns results of shape {list(results.shape)}, the model {list(wanted.shape)}")
-        elif (gap := np.abs(results - wanted).max()) > _TOLERANCE * np.abs(wanted).max():
-            problems.append(f"gives results on random inputs that differ by {gap:.2g} of {np.abs(wanted).max():.2g}")
-        else:
-            return
-    raise ValueError(
-        f"state: received a network that has the weights of the model {model.name} but {problems[0]}; must give the "
-        f"model's results: compare activations, padding, pooling and kinds of normalisation; {_UNCHECKED}"
-    )
+            continue
+        if model.torch_names:  # without the network's log_softmax, if it ends in one
+            results, wanted = (np.asarray(jax.nn.log_softmax(logits)) for logits in (results, wanted))
+        gap, largest = np.abs(results - wanted).max(), np.abs(wanted).max()
+        if gap <= _TOLERANCE * largest:
+            return ""
+        problems.append(f"gives results on random inputs that differ by {gap:.2g} of {largest:.2g}")
+    return problems[0]
 
 
 def _run(network: Any, inputs: np.ndarray) -> np.ndarray:
     """Returns the results of a PyTorch network in evaluation, in float32 on the CPU; the network stays as it is."""
     torch = importlib.import_module("torch")
     with torch.no_grad():
-        result = copy.deepcopy(network).float().cpu().eval()(torch.from_numpy(np.ascontiguousarray(inputs)))
+        # A copy in C's order, without the strides that moved axes have: a network with `view` may refuse those.
+        result = copy.deepcopy(network).float().cpu().eval()(torch.from_numpy(inputs.copy()))
     return result.numpy()
 
 
 def _matched(model: Model, state: Mapping[str, Any], argument: str) -> Iterator[tuple[str, _Leaf]]:
     """Yields the names of a PyTorch network's arrays, each with the model's array; refuses what doesn't fit."""
+    if model.torch_names:
+        yield from _matched_by_name(model, state, argument)
+        return
     layers, _ = _layers(model)
     theirs: dict[str, dict[str, str]] = {}
     for name in state:
@@ -336,6 +361,23 @@ def _matched(model: Model, state: Mapping[str, Any], argument: str) -> Iterator[
                     f"{whose} has {list(leaf.shape)}: {_ORDER}"
                 )
             yield kinds[kind], leaf
+
+
+def _matched_by_name(model: Model, state: Mapping[str, Any], argument: str) -> Iterator[tuple[str, _Leaf]]:
+    """Yields the same for a model from a PyTorch module, whose arrays have its names."""
+    ours = named_leaves(jax.eval_shape(model.init, jax.random.key(0)))
+    for name, torch_name in model.torch_names:
+        if name not in ours:
+            continue
+        shape = np.shape(state[torch_name]) if torch_name in state else None
+        leaf = None if shape is None else layout_of(name, torch_name, shape)
+        if leaf is None or leaf.shape != ours[name].shape:
+            received = "nothing" if shape is None else list(shape)
+            raise ValueError(
+                f"{argument}: received {received} for {torch_name}, where {name} of the model {model.name} has "
+                f"{list(ours[name].shape)}: give the module that the model was made of, or one with the same layers"
+            )
+        yield torch_name, leaf
 
 
 @functools.lru_cache(maxsize=64)
