@@ -42,6 +42,7 @@ def main(folder: Path) -> None:
     # A name that is imported when it is asked for must be there already; and a module that has the name of a function
     # of its package would be listed next to it.
     models.from_nnx = models.from_nnx
+    models.from_torch = models.from_torch
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "Error parsing type annotation")
     pdoc.render.env.filters["linkify"] = _linkify
