@@ -403,6 +403,25 @@ def test_with_all_checkpoints_gone_nothing_is_touched(copied):
     assert_refused(path, config, "has no checkpoint, but", "round 4 of fedavg, seed 0")
 
 
+def test_a_kill_between_the_first_lines_and_their_checkpoint_loses_nothing(copied):
+    path, config = copied
+    before = small_run.metrics(path)
+    for file in first_checkpoints(path):
+        file.unlink()
+    lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    late = lambda line: line["method"] == "fedavg" and line["seed"] == 0 and line["round"] > 2
+    (path / "metrics.jsonl").write_text("".join(line for line in lines if not late(json.loads(line))))
+    small_run.run(path, config)
+    assert small_run.metrics(path) == before
+
+
+def test_the_time_in_the_summary_includes_compilation(one):
+    summary = json.loads((one[0] / "summary.json").read_text())
+    cost = summary["cost"]
+    assert 0 < cost["compile_s"] and 0 < cost["train_s"]
+    assert summary["wall_s"] == pytest.approx(cost["compile_s"] + cost["train_s"], abs=1e-3)
+
+
 @pytest.mark.slow
 def test_time_counts_rounds_that_are_not_evaluated_too(tmp_path, monkeypatch):
     ticks = itertools.count()

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedjax_bal.metrics import METRICS, EarlyStopping, RoundResult, RunHistory, record_round, summarise_run
+from fedjax_bal.metrics import METRICS, SHARE, EarlyStopping, RoundResult, RunHistory, record_round, summarise_run
 from fedjax_bal.metrics.classification import OVER_CLIENTS
-from fedjax_bal.metrics.table import _METRICS
+from fedjax_bal.metrics.table import _METRICS, POINTS
 from fedjax_bal.metrics.traffic import MOST_SUMMARISED
 from fedjax_bal.options import Evaluation
 from fedjax_bal.types import ClientTests, EvaluationResult, Plan
@@ -111,6 +111,7 @@ def test_clients_are_those_with_test_rows_and_own_models_those_that_were_deliver
         0.625, 0.375, 0.25,
     )  # fmt: skip
     assert (found["own_accuracy"], found["own_accuracy_worst10"]) == (0.625, 0.25)
+    assert [METRICS[f"client_accuracy{end}"].unit for end in ("", "_std", "_worst10")] == [SHARE, POINTS, SHARE]
 
 
 def test_summary_of_a_curve():
