@@ -164,11 +164,11 @@ class RunFolder(OutputFolder):
             for form in AUTO_FORMS:
                 if resolved_yaml(with_convolution(config, form)) == text:
                     return form
-            if self.read_sheet()[0].get(PYTHON):
-                raise self._foreign("it was trained by fedjax_bal.compare in Python")
             try:
                 recorded = load_config(file, recorded=True)
             except ConfigError:
+                if self.read_sheet()[0].get(PYTHON):
+                    raise self._foreign("it was trained by fedjax_bal.compare in Python") from None
                 if missing := self.missing_plugins():
                     raise self._foreign(
                         f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to resume "
