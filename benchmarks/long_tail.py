@@ -18,7 +18,7 @@ from typing import Any
 
 from _common import with_part
 
-from fedjax_bal.metrics import SHARE, MethodSummary, SeededDraw, apply_holm, compare, paired_difference
+from fedjax_bal.metrics import SHARE, MethodSummary, apply_holm, compare, paired_difference
 from fedjax_bal.report.tables import points
 
 RESULTS = Path(__file__).parent / "results"
@@ -68,7 +68,7 @@ def runs(file: Path, where: dict[str, str]) -> list[dict[str, Any]]:
     return [
         {
             "method": row["method"],
-            "seed": SeededDraw(int(row["partition.seed"]), int(row["seed"])),
+            "seed": int(row["seed"]),  # and of its partition
             BY_CLASS: [float(value) for value in row.get(BY_CLASS, "").split()],
             **{key: float(row[key]) if row[key] else None for key in NUMBERS},
         }

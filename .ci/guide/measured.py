@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fedjax_bal.config import Config, builtin_configs, load_config, read_command
 from fedjax_bal.lab import load_sweep
-from fedjax_bal.metrics import Difference, SeededDraw, paired_difference
+from fedjax_bal.metrics import Difference, paired_difference
 from fedjax_bal.plugins import load_plugins
 
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -54,10 +54,9 @@ def on_long_tail() -> tuple[str, dict[str, LongTailed]]:
     rows = _table(_RESULTS / "long_tail.csv")
     of = lambda method, key: fmean(float(row[key]) for row in rows if row["method"] == method)
     pace = of("fedavg", "client_updates_per_s")
-    last5: dict[str, dict[SeededDraw, float]] = {}
+    last5: dict[str, dict[str, float]] = {}
     for row in rows:
-        draw = SeededDraw(int(row["partition.seed"]), row["seed"])
-        last5.setdefault(row["method"], {})[draw] = float(row["last5_accuracy"])
+        last5.setdefault(row["method"], {})[row["seed"]] = float(row["last5_accuracy"])
     return header.partition("\n")[0].strip(), {
         method: LongTailed(
             of(method, "client_updates_per_s") / pace,

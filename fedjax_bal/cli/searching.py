@@ -49,7 +49,7 @@ def search(
     """
     with messages():
         if importlib.util.find_spec("optuna") is None:
-            raise ValueError("search needs Optuna: pip install 'fedjax-bal[search]'")
+            raise ValueError("search: needs Optuna: pip install optuna")
         from fedjax_bal import lab
 
         if quiet and verbose:

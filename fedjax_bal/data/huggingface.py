@@ -140,7 +140,7 @@ def _load(path: str, config: str | None) -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise DataError(f"{path}: loading it needs a library: pip install 'fedjax_bal[huggingface]'") from error
+        raise DataError(f"{path}: loading it needs a library: pip install datasets") from error
     expected = "expected a folder that save_to_disk has written, or one of Parquet files."
     if not os.path.exists(path):
         if not _HUB_NAME.fullmatch(path):

@@ -75,7 +75,7 @@ def test_what_is_wrong_is_said_before_anything_is_written(here, words, parts):
 def test_a_missing_optuna_is_named(here, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = invoke(*WORDS, "lr=0.1..1")
-    assert result.exit_code == 2 and "fedjax-bal[search]" in result.stderr
+    assert result.exit_code == 2 and "pip install optuna" in result.stderr
 
 
 @pytest.mark.slow
