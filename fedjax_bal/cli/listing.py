@@ -19,8 +19,8 @@ from fedjax_bal.cli.console import names_table
 PAGES = Path(__file__).parents[1] / "guide"
 # Pages of the guide that are listed first.
 _TASKS = (
-    "getting_started", "which_method", "reading_results", "own_data", "library", "configurations", "sweeps", "paper_tables",
-    "roles", "pretrained", "long_tail",
+    "getting_started", "which_method", "reading_results", "own_data", "library", "configurations", "sweeps",
+    "paper_tables", "roles", "pretrained", "long_tail",
 )  # fmt: skip
 KINDS = {
     "recipes": "methods, alone or combined",
