@@ -65,3 +65,7 @@ def test_a_label_without_prior_gives_zero_not_infinity():
 def test_logits_stay_finite_under_extremes():
     calibrated = prior_calibrated_logits(jnp.array([[1e30, -1e30, 0.0]]), jnp.array([1e-30, 1.0, 0.0]))
     assert bool(jnp.isfinite(calibrated).all())
+
+
+def test_the_prior_of_a_client_with_a_single_row_is_its_class():
+    assert smoothed_prior(jnp.array([0, 1, 0]), 0.0).tolist() == [0, 1, 0]
