@@ -35,7 +35,7 @@ from fedjax_bal.metrics import (
     spread_of_draws,
 )
 from fedjax_bal.report.reading import DONE, ReportedRuns, entries, labels_of, planned_runs, state_of
-from fedjax_bal.report.tables import MINUS, Table, megabytes, p_value, points, printable
+from fedjax_bal.report.tables import MINUS, Table, join_some, megabytes, p_value, points, printable
 
 AVERAGED = f"Mean of last {MOST_AVERAGED}, %"
 CLASS_MEAN = "Mean over classes, %"
@@ -53,6 +53,7 @@ _OF_DATA = ("dataset", "partition", "partition_seeds", "auxiliary", "evaluation.
 _NONE_PUBLISHED: Mapping[tuple[str, str], float] = MappingProxyType({})
 _WORST_CLIENTS = 10
 _MOST_KEYS = 4
+_MOST_NAMED = 8
 _LONGEST_TEXT = 400
 _LONGEST_IN_HEADING = 12  # characters of a name
 _DEVIATION = "“±” is the sample standard deviation over seeds."
@@ -368,9 +369,24 @@ def verdict(methods: Sequence[MethodSummary]) -> str:
 
 
 def remarks(methods: Sequence[MethodSummary]) -> list[str]:
-    """Adds to the verdict the highest ordinary accuracy on an imbalanced test set, and how many seeds would decide."""
+    """Adds to the verdict which methods differ from the first, the highest ordinary accuracy, and seeds needed.
+
+    The first holds for three methods or more, the second for an imbalanced test set.
+    """
     in_order = ranked(methods)
     said = []
+    differences = {method.method: method.difference for method in methods if method.difference}
+    if len(differences) > 1 and any(difference.p_holm is not None for difference in differences.values()):
+        first = methods[0].method
+        apart = {name: difference.mean or 0.0 for name, difference in differences.items() if difference.significant}
+        for where, names in (
+            ("above", [name for name, mean in apart.items() if mean > 0]),
+            ("below", [name for name, mean in apart.items() if mean < 0]),
+        ):
+            if names:
+                said.append(f"Significantly {where} {first}: {join_some(names, _MOST_NAMED, ', ')}.")
+        if not apart:
+            said.append(f"No method differs significantly from {first}.")
     if in_order and in_order[0].by_class_mean:
         top = max(in_order, key=lambda method: method.last5.mean or 0.0)
         accuracy = f"{top.method} has {'the highest' if len(in_order) > 1 else 'an'} accuracy"

@@ -224,10 +224,10 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def join_some(texts: Sequence[str], most: int) -> str:
+def join_some(texts: Sequence[str], most: int, separator: str = "; ") -> str:
     """Joins the first `most` texts, and counts the others."""
     more = [f"and {len(texts) - most:,} more"] if len(texts) > most else []
-    return "; ".join([*texts[:most], *more])
+    return separator.join([*texts[:most], *more])
 
 
 def flat(value: Any) -> str:

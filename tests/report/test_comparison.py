@@ -104,6 +104,17 @@ def test_the_verdict_claims_nothing_that_holm_withdraws():
     assert "isn't significant" in verdict(summaries) and "3 comparisons" in verdict(summaries)
 
 
+def test_methods_that_differ_from_the_first_after_the_correction_are_named():
+    assert "Significantly above a: b, c." in remarks(compare(final(**THREE)))
+    first, *_ = remarks(compare(final(b=THREE["b"], a=THREE["a"], c=THREE["c"])))
+    assert first == "Significantly below b: a, c."
+    # The p-value of c minus a is 0.042; of three comparisons, it isn't enough.
+    assert "Significantly above a: b." in remarks(compare(final(**THREE, d=[0.51, 0.50, 0.53])))
+    assert "No method differs significantly from a." in remarks(
+        compare(final(a=[0.5, 0.6], b=[0.6, 0.5], c=[0.51, 0.62]))
+    )
+
+
 def test_the_seeds_that_would_decide_are_estimated_for_the_leading_pair():
     summaries = compare(final(a=[0.50, 0.52, 0.53], b=[0.53, 0.52, 0.55]))
     # Differences of 3, 0 and 2 points.
@@ -114,7 +125,7 @@ def test_the_seeds_that_would_decide_are_estimated_for_the_leading_pair():
     assert f"about {seeds_needed(np.std([0.01, -0.008, 0.001], ddof=1), 0.01)} seeds" in remarks(small)[0]
     assert "1.0 points" in remarks(small)[0]
     three = compare(final(a=[0.50, 0.52, 0.53], b=[0.53, 0.52, 0.55], c=[0.1, 0.1, 0.2]))
-    assert f"about {seeds_needed(std, 0.05 / 3, level=0.025)} seeds" in remarks(three)[0]
+    assert f"about {seeds_needed(std, 0.05 / 3, level=0.025)} seeds" in remarks(three)[-1]
     wide = compare(final(a=[0.1, 0.9, 0.5], b=[0.9, 0.1, 0.51]))
     assert "more than 1,000 seeds" in remarks(wide)[0]
     decided = compare(final(a=[0.500, 0.504], b=[0.550, 0.556]))
