@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-PAGE = 1000, 642  # down to the curves
+PAGE = 1000, 760  # down to the curves
 DENSITY = 1.25
 RUN = Path(__file__).parents[2] / "build" / "pictures" / "quickstart"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -25,7 +25,7 @@ from fedjax_bal.report import plots
 from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.comparison import AVERAGED, MOST_CLIENTS
 from fedjax_bal.report.page import PHOTOS, Picture
-from fedjax_bal.report.reading import ReportedRuns
+from fedjax_bal.report.reading import ReportedRuns, class_samples
 from fedjax_bal.report.tables import join_some, printable
 
 _CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
@@ -289,17 +289,6 @@ def kind_of_inputs(runs: ReportedRuns) -> str:
     """Returns "images", or "rows" for other inputs, for texts on the examples of a run."""
     shapes = [part["input_shape"] for part in runs.record.summary["partitions"] if "input_shape" in part]
     return "images" if all(len(shape) == 3 for shape in shapes) else "rows"
-
-
-def class_samples(partitions: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
-    """Number of training examples of each class over all clients, `Float[C]`; None if methods differ, or unknown.
-
-    Copies that some methods add don't count.
-    """
-    originals = [(part.get("augmentation") or {}).get("before") or part.get("samples") or () for part in partitions]
-    counts = {tuple(sizes) for sizes in originals}
-    only = counts.pop() if len(counts) == 1 else ()
-    return np.array(only, dtype=float) if any(only) else None
 
 
 def _partitions(runs: ReportedRuns) -> Iterator[plots.Drawn]:

@@ -16,7 +16,7 @@ from fedjax_bal.lab import FolderError, SweepFolder, writing
 from fedjax_bal.metrics import METRICS, NOTHING, SHARE, TEXT, Metric, apply_holm, paired_difference, spread_of_draws
 from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.comparison import compare_runs
-from fedjax_bal.report.reading import NO_NAMES, ReportedRuns, check_names, labels_of, read_runs
+from fedjax_bal.report.reading import NO_NAMES, ReportedRuns, check_names, class_samples, labels_of, read_runs
 from fedjax_bal.report.tables import BOOKTABS, Latex, Table, encoded, plural, points, printable, to_latex
 from fedjax_bal.validate import is_number
 
@@ -220,13 +220,14 @@ def latex_table(
 
 
 def _describe_data(summary: Mapping[str, Any]) -> str:
-    """Counts training rows, classes and clients; empty if they are unknown or differ between methods."""
+    """Counts training rows without copies, classes and clients; empty if they are unknown or differ between methods."""
     parts = summary.get("partitions", ())
-    counts = {(sum(part["samples"]), part["clients"]) for part in parts if part.get("samples")}
-    if len(counts) != 1:
+    rows = class_samples(parts)
+    counts = {part["clients"] for part in parts}
+    if rows is None or len(counts) != 1:
         return ""
-    ((rows, clients),) = counts
-    return f"{rows:,} training rows of {len(summary['class_names'])} classes on {plural(clients, 'client')}"
+    (clients,) = counts
+    return f"{int(rows.sum()):,} training rows of {len(summary['class_names'])} classes on {plural(clients, 'client')}"
 
 
 def _lines(results: sweeps.Results, folder: Path) -> list[dict[str, Any]]:

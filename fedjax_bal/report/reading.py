@@ -6,6 +6,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedjax_bal.config import name_in_results, nearest_choices
 from fedjax_bal.lab import FolderError, RunFolder, RunRecord, SweepFolder
 from fedjax_bal.metrics import EarlyStopping, RunHistory, summarise_run
@@ -235,3 +237,14 @@ def display_name(entry: Any) -> str:
     """The name in reports of the method in an entry of `methods`."""
     label = entry.get("label") if isinstance(entry, dict) else None
     return str(label or name_in_results(entry))
+
+
+def class_samples(partitions: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
+    """Number of training examples of each class over all clients, `Float[C]`; None if methods differ, or unknown.
+
+    Copies that some methods add don't count.
+    """
+    originals = [(part.get("augmentation") or {}).get("before") or part.get("samples") or () for part in partitions]
+    counts = {tuple(sizes) for sizes in originals}
+    only = counts.pop() if len(counts) == 1 else ()
+    return np.array(only, dtype=float) if any(only) else None
