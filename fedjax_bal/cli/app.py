@@ -185,7 +185,7 @@ def report(
 @printing
 def export(
     folder: Annotated[Path, typer.Argument(help="Folder of a run, or of a point of a sweep.")],
-    method: Annotated[str | None, typer.Option(help="Method to export. Default: the first.")] = None,
+    method: Annotated[str | None, typer.Option(help="Method to export; needed if there are several.")] = None,
     seed: Annotated[int | None, typer.Option(help="Its seed. Default: the first.")] = None,
     kind: Annotated[
         str | None,

@@ -188,7 +188,11 @@ def text_columns(columns: Mapping[str, Sequence[Any]]) -> TextColumns:
     """
     found = TextColumns([], [])
     for name, values in columns.items():
-        texts = [value for value in values if isinstance(value, str) and not (_is_missing(value) or _is_numeric(value))]
+        texts = [
+            value
+            for value in values
+            if isinstance(value, str) and not (_is_missing(value) or _is_numeric(value) or _is_truth(value))
+        ]
         if len(texts) > len(values) / 2 and not _options_to_read(texts[0]):
             repeats = len(set(texts)) <= len(texts) / 2
             (found.repeating if repeats else found.others).append(name)
@@ -294,7 +298,9 @@ def _refuse_untrained(test: InputTable, label: str, labels: np.ndarray, classes:
 def not_a_number(source: str, name: str, value: Any, place: str, texts: TextColumns | None = None) -> DataError:
     """Returns the error for an input that isn't a number; `texts` are the columns of texts, all of which it names."""
     options = _options_to_read(value)
-    if options:
+    if _is_truth(value):
+        remedy = "convert the column to booleans, or to 0 and 1."
+    elif options:
         remedy = (
             f"write plain numbers, as 1234.5, or read the file with pandas.read_csv, {options}, and use from_pandas."
         )
@@ -340,6 +346,11 @@ def _no_numbers(table: InputTable, name: str, array: np.ndarray) -> DataError:
         f"{held}, and {np.count_nonzero(~wrong):,} of {len(wrong):,} values are numbers: "
         "convert the column, pandas.to_numeric(column, errors='coerce'), and fill the gaps, or leave these rows out."
     )
+
+
+def _is_truth(value: Any) -> bool:
+    """Whether a value is the text of a boolean, which CSV files are read with as 0 and 1."""
+    return isinstance(value, str) and value.strip().lower() in ("true", "false")
 
 
 def _is_numeric(value: Any) -> bool:

@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from fedjax_bal.lab.display import Progress
     from fedjax_bal.lab.environment import device_name, numeric_settings, versions
     from fedjax_bal.lab.exports import export_model, load_weights
-    from fedjax_bal.lab.loaded_run import LoadedRun, LoadedSweep, TrainedModel, load_run, predict, trained_model
+    from fedjax_bal.lab.loaded_run import (
+        LoadedRun,
+        LoadedSweep,
+        TrainedModel,
+        chosen_method,
+        load_run,
+        predict,
+        trained_model,
+    )
     from fedjax_bal.lab.loop import Stopped
     from fedjax_bal.lab.methods import Method, train_methods
     from fedjax_bal.lab.outline import dry_run
@@ -37,7 +45,7 @@ _LATE = {
     "display": ("Progress",),
     "environment": ("device_name", "numeric_settings", "versions"),
     "exports": ("export_model", "load_weights"),
-    "loaded_run": ("LoadedRun", "LoadedSweep", "TrainedModel", "load_run", "predict", "trained_model"),
+    "loaded_run": ("LoadedRun", "LoadedSweep", "TrainedModel", "chosen_method", "load_run", "predict", "trained_model"),
     "outline": ("dry_run",),
     "compare": ("Comparison", "MemoryFolder", "run_comparison"),
     "loop": ("Stopped",),

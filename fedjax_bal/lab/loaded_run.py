@@ -207,8 +207,13 @@ class LoadedRun:
     def variables(self, method: str | None = None, seed: int | None = None) -> Variables:
         """Returns the global model of the last saved round, as evaluated on the test set, as NumPy arrays.
 
+        Args:
+            method: the method's name; None if the run has only one.
+            seed: the seed; the first one by default.
+
         Raises:
-            ValueError: an unknown method or seed, no checkpoint; or, for a model that needs the data, other data.
+            ValueError: an unknown method or seed, no method among several, no checkpoint; or, for a model that needs
+                the data, other data.
         """
         return self.trained(method, seed).variables
 
@@ -230,8 +235,8 @@ class LoadedRun:
                 `data.from_pandas` takes, and others are ignored. Or an array `[B, ...]` like the training inputs, not
                 normalised, with columns in the order of `input_names`; floats in place of bytes are on the scale
                 [0, 1].
-            method: the method's name.
-            seed: the seed.
+            method: the method's name; None if the run has only one.
+            seed: the seed; the first one by default.
             names: return the names of the classes in place of their numbers.
             probabilities: return a probability for each class instead.
 
@@ -255,8 +260,8 @@ class LoadedRun:
         The formats are those of `fedjax_bal.export_model`; the JSON text `about` also names the run.
 
         Args:
-            method: the method's name.
-            seed: the seed.
+            method: the method's name; None if the run has only one.
+            seed: the seed; the first one by default.
             kind: the format: npz, safetensors, orbax or stablehlo; by default from the extension of `out`, or npz.
             out: the file, or the folder for Orbax.
 
@@ -273,7 +278,7 @@ class LoadedRun:
     @package_settings()
     def trained(self, method: str | None = None, seed: int | None = None) -> TrainedModel:
         """Returns the newest model of a run; raises the same errors as `variables`."""
-        index = 0 if method is None else self.methods.index(one_of("method", method, self.methods))
+        index = self.methods.index(chosen_method(method, self.methods))
         seed = self.seeds[0] if seed is None else seed
         if seed not in self.seeds:
             raise ValueError(f"seed: received {seed!r}; allowed: {', '.join(map(str, self.seeds))}")
@@ -428,6 +433,13 @@ def trained_model(method: int, run: Run, snapshot: Snapshot) -> TrainedModel:
         variables = fetch(run.simulation.tested_model(run.id.seed, snapshot))
     inputs = inputs_of(run.simulation.federation)
     return TrainedModel(method, run.id.seed, int(snapshot.round), run.simulation.setting.model, variables, inputs)
+
+
+def chosen_method(method: str | None, methods: Sequence[str]) -> str:
+    """Returns the method that is asked for; None is the only one, as the first of several would be a silent choice."""
+    if method is None and len(methods) > 1:
+        raise ValueError(f"method: received None, but there are several: give one of {', '.join(methods)}")
+    return methods[0] if method is None else one_of("method", method, methods)
 
 
 def predict(

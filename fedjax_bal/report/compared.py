@@ -13,7 +13,16 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from fedjax_bal.jax_setup import package_settings
-from fedjax_bal.lab import Comparison, Method, RunRecord, TrainedModel, predict, train_methods, trained_model
+from fedjax_bal.lab import (
+    Comparison,
+    Method,
+    RunRecord,
+    TrainedModel,
+    chosen_method,
+    predict,
+    train_methods,
+    trained_model,
+)
 from fedjax_bal.metrics import Difference, EarlyStopping, apply_holm, is_imbalanced, paired_difference
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
@@ -164,11 +173,12 @@ class ComparisonResult:
         """Returns the global model of a run as it was tested after the last round, as NumPy arrays.
 
         Args:
-            method: the method's name; the first one by default.
+            method: the method's name; None if there is only one.
             seed: the seed; the first one by default.
 
         Raises:
-            ValueError: an unknown method or seed, or a run that diverged before anything was saved.
+            ValueError: an unknown method or seed, no method among several, or a run that diverged before anything was
+                saved.
         """
         return self._trained(method, seed).variables
 
@@ -188,7 +198,7 @@ class ComparisonResult:
 
     @package_settings()
     def _trained(self, method: str | None, seed: int | None) -> TrainedModel:
-        method = one_of("method", self.methods[0] if method is None else method, self.methods)
+        method = chosen_method(method, self.methods)
         seed = self.seeds[0] if seed is None else seed
         if seed not in self.seeds:
             raise ValueError(f"seed: received {seed!r}; allowed: {', '.join(map(str, self.seeds))}")

@@ -111,22 +111,24 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_taken(trained, tm
     for file in newest.parent.iterdir():
         file.unlink()
     with pytest.raises(ValueError, match="no checkpoint of fedavg, seed 0"):
-        load_run(tmp_path / "run").variables()
+        load_run(tmp_path / "run").variables("fedavg")
 
 
 def test_what_is_not_there_is_named(run, tmp_path):
     with pytest.raises(ValueError, match="method: received 'fedag'"):
         run.variables("fedag")
     with pytest.raises(ValueError, match="seed: received 3"):
-        run.variables(seed=3)
+        run.variables("fedavg", seed=3)
+    with pytest.raises(ValueError, match="method: received None, but there are several: give one of fedavg, control"):
+        run.variables()
     with pytest.raises(ValueError, match=r"inputs: received \[2, 28, 28\] of uint8"):
-        run.predict(np.zeros((2, 28, 28), np.uint8))
+        run.predict(np.zeros((2, 28, 28), np.uint8), "fedavg")
     with pytest.raises(ValueError, match="inputs: received .* of int64"):
-        run.predict(np.zeros((2, 28, 28, 1), np.int64))
+        run.predict(np.zeros((2, 28, 28, 1), np.int64), "fedavg")
     with pytest.raises(ValueError, match=r"inputs: received \[2, 28, 28, 1\] of uint16"):
-        run.predict(np.zeros((2, 28, 28, 1), np.uint16))
+        run.predict(np.zeros((2, 28, 28, 1), np.uint16), "fedavg")
     with pytest.raises(ValueError, match=r"inputs: received floats from 0 to 255, must lie in \[0, 1\]"):
-        run.predict(np.array([0.0, 255.0]).repeat(28 * 28).reshape(2, 28, 28, 1))
+        run.predict(np.array([0.0, 255.0]).repeat(28 * 28).reshape(2, 28, 28, 1), "fedavg")
     with pytest.raises(ValueError, match="there is no such file"):
         load_run(tmp_path / "nowhere")
 
@@ -213,7 +215,7 @@ def test_rows_that_do_not_fit_a_table_are_refused(patients, run):
         table_run.predict(table, names=True, probabilities=True)
     # A run on images has no columns, and a frame no order.
     with pytest.raises(ValueError, match=r"inputs: received a dict, but the run's inputs have no names: .*28, 28, 1"):
-        run.predict(table)
+        run.predict(table, "fedavg")
 
 
 def test_exports_have_the_names_of_columns_and_classes(patients, tmp_path):
@@ -352,7 +354,7 @@ def test_a_missing_library_for_programs_is_named(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "flatbuffers", None)
     monkeypatch.delitem(sys.modules, "jax._src.export.serialization", raising=False)  # has it
     with pytest.raises(ValueError, match="format: stablehlo needs a library: pip install flatbuffers"):
-        run.export(out=tmp_path / "model.stablehlo")
+        run.export("fedavg", out=tmp_path / "model.stablehlo")
 
 
 @pytest.mark.slow
@@ -432,5 +434,5 @@ def test_orbax_reads_what_is_exported_and_nothing_is_removed_for_it(run, tmp_pat
     ],
 )
 def test_an_export_that_can_not_be_made_is_one_message(run, arguments, message):
-    result = CliRunner().invoke(app, ["export", str(run.path), *arguments])
+    result = CliRunner().invoke(app, ["export", str(run.path), "--method", "fedavg", *arguments])
     assert result.exit_code == 2 and message in result.output and "Traceback" not in result.output

@@ -84,7 +84,7 @@ def test_it_predicts_with_its_models(result):
     inputs, labels = toy.test_set()
     share = (result.predict(inputs, "far", 1) == labels).mean()
     assert share == pytest.approx(result.history[-1]["test_accuracy"])
-    assert set(result.predict(inputs, names=True)) <= {"0", "1", "2"}
+    assert set(result.predict(inputs, "far", names=True)) <= {"0", "1", "2"}
     assert result.variables("far", 1).params["head"]["dense"]["kernel"].shape == (toy.FEATURES, toy.CLASSES)
 
 
@@ -101,7 +101,7 @@ def test_names_that_it_lacks_are_refused(result):
         (lambda: result.differences(metric="worst_clas"), r"metric: received 'worst_clas'.*'worst_class'"),
         (lambda: result.to_latex(["finl"]), r"metrics: received 'finl'.*'final'"),
         (lambda: result.variables("far", 7), r"seed: received 7; allowed: 0, 1"),
-        (lambda: result.predict(np.zeros((1, 3))), r"inputs: received \[1, 3\]"),
+        (lambda: result.predict(np.zeros((1, 3)), "far"), r"inputs: received \[1, 3\]"),
     ]:
         with pytest.raises(ValueError, match=message):
             call()
