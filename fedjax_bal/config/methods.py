@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fedjax_bal.annotations import parameters
-from fedjax_bal.config.errors import KeyPath, Problem, nearest_choices, raise_all, received_value
+from fedjax_bal.config.errors import KeyPath, Problem, dotted_path, nearest_choices, raise_all, received_value
 from fedjax_bal.config.merge import merge
 from fedjax_bal.config.schema import (
     KEYS_OF_METHODS,
@@ -55,7 +55,9 @@ def _read_method(entry: Any, shared: Sections | None, path: KeyPath) -> tuple[Me
         return None, [Problem(path, f"received {received_value(entry)}, {rule}")]
     if "recipe" not in entry:
         names = nearest_choices("", MethodConfig.choices(), kind=MethodConfig.choices_kind)
-        return None, [Problem((*path, "recipe"), f"missing; {names}")]
+        received = f", received only {', '.join(dotted_path([key]) for key in entry)}" if entry else ""
+        near = next(filter(None, (suggestion(key, ["recipe"]) for key in entry)), "")
+        return None, [Problem((*path, "recipe"), f"missing{received}; {near and f'{near} '}{names}")]
     recipes, problems = _read_recipes(entry, path)
     name = entry.get("name", "+".join(recipe.name for recipe in recipes))
     label = entry.get("label")
@@ -100,6 +102,10 @@ def _read_recipes(entry: Mapping[str, Any], path: KeyPath) -> tuple[list[RecipeS
     """Reads a method's recipes: one with its hyperparameters next to it, or a list with theirs in its items."""
     hyperparameters = {key: entry[key] for key in entry if key not in KEYS_OF_METHODS}
     if not isinstance(entry["recipe"], list):
+        parts = str(entry["recipe"]).split("+")
+        if len(parts) > 1 and all(part in MethodConfig.choices() for part in parts):
+            text = f"received {received_value(entry['recipe'])}; a combination is {{recipe: [{', '.join(parts)}]}}"
+            return [], [Problem((*path, "recipe"), text)]
         recipe, problems = check_section(RecipeSection, {"name": entry["recipe"], **hyperparameters})
         return [recipe] * (recipe is not None), [_of_entry(problem, entry, path) for problem in problems]
     text = "unknown key; hyperparameters go into the items of a list of recipes"
