@@ -146,7 +146,9 @@ def _restrict(shape: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, 
 
 
 def check_methods(config: Config, source: str, overridden: Sequence[KeyPath] = ()) -> None:
-    """Raises `ConfigError` for methods whose requirements aren't met, one line each, beginning with `source`.
+    """Raises `ConfigError`, with a line for each problem, beginning with `source`.
+
+    The requirements of methods must be met, and partition seeds must make a difference.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -176,7 +178,24 @@ def check_methods(config: Config, source: str, overridden: Sequence[KeyPath] = (
         except ValueError as error:
             text = f"{method.name}: {str(error).removeprefix(f'{method.name}: ')}"
             problems.append(Problem(("methods", index), text))
+    if config.partition_seeds and not any(map(_draws_clients, config.methods)):
+        text = f"received {received_value(list(config.partition_seeds))}, but nothing is drawn in the natural partition"
+        problems.append(Problem(("partition_seeds",), f"{text} into all users; leave them out"))
     raise_all(source, problems, overridden)
+
+
+def _draws_clients(method: MethodConfig) -> bool:
+    """Returns whether the partition's seed decides which rows are whose."""
+    partition, auxiliary, evaluation = method.partition, method.auxiliary, method.evaluation
+    return (
+        partition.scheme != "natural"
+        or partition.known_clients is not None
+        or partition.imbalance_factor != 1
+        or partition.new_clients is not None
+        or evaluation.validation.wanted
+        or evaluation.client_test.wanted
+        or (auxiliary.per_class > 0 and auxiliary.source == "train")
+    )
 
 
 def unknown_published(accuracies: Iterable[str], methods: Collection[str]) -> list[Problem]:

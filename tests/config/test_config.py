@@ -193,6 +193,25 @@ def test_partitions_may_follow_the_seeds(write):
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        "partition.clients=5",
+        "partition.imbalance_factor=3",
+        "partition.new_clients=0.2",
+        "evaluation.validation.fraction=0.1",
+        "evaluation.client_test.fraction=0.1",
+        "auxiliary.per_class=1",
+        "methods=[fedavg, {recipe: fedprox, partition: {clients: 15}}]",
+    ],
+)
+def test_partition_seeds_need_something_to_draw(change, write):
+    file = write("methods: [fedavg]\npartition: natural\nseeds: 2")
+    message = refusal(file, ["partition_seeds=2"])
+    assert message.startswith(f"{CLI}partition_seeds: received [0, 1], but nothing is drawn")
+    assert load_config(file, ["partition_seeds=2", change]).partition_seeds == (0, 1)
+
+
+@pytest.mark.parametrize(
     ("more", "same"),
     [
         ([], True),
