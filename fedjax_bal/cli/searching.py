@@ -109,7 +109,7 @@ def _announce(plan: Any, trials: int, folder: Path) -> list[str]:
             for method in plan.methods
         ),
         f"  seed{'s' * (len(plan.seeds) > 1)} {seeds} for training and partitions, which the configuration doesn't use",
-        "  sampler: random values in the first batch, then Optuna's tree-structured Parzen estimator (TPE)",
+        "  sampler: quasi-random values in the first batch, then Optuna's tree-structured Parzen estimator (TPE)",
     ]
     skipped = {method.name for method in plan.config.methods} - {method.name for method in plan.methods}
     if skipped:
