@@ -102,10 +102,11 @@ def page_of_sweep(results: sweeps.Results, pictures: Sequence[Picture] = ()) -> 
 
 def verdicts(results: sweeps.Results) -> list[str]:
     """The conclusion of a sweep without conditions, and remarks; a sweep over conditions has a table instead."""
+    tuned = [sweeps.how_tuned(results)] if results.tuned else []
     if results.condition_axes:
-        return []
+        return tuned
     methods = sweeps.summarise_condition(results, {})
-    return [verdict(methods), *remarks(methods)]
+    return [verdict(methods), *tuned, *remarks(methods)]
 
 
 def comparisons(results: sweeps.Results) -> list[Table]:
