@@ -78,6 +78,7 @@ print(np.allclose(float(after.variables.params["w"]), -right.mean() / 2, rtol=1e
 """
 FIRST = {
     "models.from_nnx": "models.from_nnx(Net, (4,), 2)",
+    "models.from_linen": "models.from_linen(linen.Sequential([linen.Dense(2)]), (4,), 2)",
     "optimizer": "fedjax_bal.optimizer('sgd', lambda round: 0.5**round)",
     "make_round": "fedjax_bal.make_round(recipes.fedavg(), models.build('mlp', 2, (2, 2, 1)), federation)",
 }
@@ -114,7 +115,7 @@ def test_before_jax_starts_the_number_is_that_of_the_cores_or_what_is_asked_for(
 def test_whatever_is_called_first_starts_jax_with_all_cores(name):
     begin = """
 import jax, numpy as np, fedjax_bal
-from flax import nnx
+from flax import linen, nnx
 from fedjax_bal import data, models, recipes
 federation = data.federate(np.zeros((4, 2, 2, 1), np.uint8), [0, 1, 0, 1], [np.arange(4)], 2)
 class Net(nnx.Module):

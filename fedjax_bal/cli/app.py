@@ -102,7 +102,9 @@ def report(
     figures: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write the figures to this folder, as PDF and PNG.")
     ] = None,
-    width: Annotated[float, typer.Option(min=1.5, max=20.0, help="Width of these figures in inches.")] = 3.25,
+    width: Annotated[
+        float | None, typer.Option(min=1.5, max=20.0, help="Width of these figures in inches. Default: 3.25.")
+    ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Write only these figures, such as accuracy,classes.")
     ] = None,
@@ -135,10 +137,11 @@ def report(
 
         console = Output()
         labels = args.parse_names(names)
+        args.refuse_repeated(folders)
         if table is None:
             args.refuse_options("is for --table", bold=bold, against=against)
         if figures is None:
-            args.refuse_options("is for --figures", only=only)
+            args.refuse_options("is for --figures", only=only, width=width)
         if table is None and figures is None:
             args.refuse_options("is for --table and --figures", names=names)
         if table is not None:
@@ -149,6 +152,7 @@ def report(
         if figures is not None:
             from fedjax_bal.report import write_figures
 
+            width = width or 3.25
             files = write_figures(folders, figures, width, labels, only.split(",") if only else (), console.say)
             console.say(f"figures: {figures} ({len(files)} as PDF and PNG, {width:g} inches wide)")
         for folder in folders:

@@ -138,6 +138,16 @@ def refuse_options(reason: str, **given: Any) -> None:
             raise ValueError(f"--{name.replace('_', '-')}: {reason}; leave it out")
 
 
+def refuse_repeated(folders: Sequence[Path]) -> None:
+    """Rejects a folder that is given twice, whatever the paths to it."""
+    known = set()
+    for folder in folders:
+        place = os.path.realpath(folder)
+        if place in known:
+            raise ValueError(f"{folder}: received the same folder twice; give it once")
+        known.add(place)
+
+
 def split_cpu_for(configs: Sequence[Any], devices: str | int | None) -> None:
     """Sets the number of CPU devices before jax starts; None takes the number that the configurations ask for."""
     from fedjax_bal.jax_setup import settle_process, split_cpu

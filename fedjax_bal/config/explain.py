@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, get_args
 
 from pydantic import TypeAdapter
 
-from fedjax_bal.annotations import describe_type, parse_argument_docs
+from fedjax_bal.annotations import describe_type, parameters, parse_argument_docs
 from fedjax_bal.config.errors import KeyPath, dotted_path, received_value
-from fedjax_bal.config.merge import SEED_LISTS, SYNONYMS, completed_path, section_at
-from fedjax_bal.config.schema import MOST_SEEDS, Config
+from fedjax_bal.config.merge import SEED_LISTS, SYNONYMS, completed_path, name_in_results, section_at
+from fedjax_bal.config.schema import MOST_SEEDS, Config, RecipeSection
 from fedjax_bal.config.sections import Section, Variant, to_plain
 from fedjax_bal.validate import suggestion
 
@@ -128,7 +128,7 @@ def find_keys(key: str) -> list[KeyReference]:
 
 
 def meant_key(path: KeyPath, data: Any) -> str:
-    """Suggests what an unknown key means if it belongs to another section, or to another choice than the one made.
+    """Suggests what an unknown key means if it belongs to another section, to a method, or to another choice than made.
 
     Args:
         path: the unknown key's path.
@@ -143,6 +143,9 @@ def meant_key(path: KeyPath, data: Any) -> str:
     *above, key = map(str, path)
     if not above and key in _OTHER_WORDS:
         return f"did you mean {_OTHER_WORDS[key]}?"
+    of_method = "" if above else _hyperparameter(key, data)
+    if of_method:
+        return of_method
     section = section_at(Config, tuple(above))
     if section is None or suggestion(key, section.model_fields):
         return ""  # the section suggests its own keys
@@ -152,6 +155,18 @@ def meant_key(path: KeyPath, data: Any) -> str:
     if near and near[0].choices and near[0].path.endswith(f".{key}"):
         return _other_choice(near[0].path, data, _at(data, path))
     return _did_you_mean(near, below)
+
+
+def _hyperparameter(key: str, data: Any) -> str:
+    """Says how a hyperparameter of some of the methods is given, if a key is one; otherwise returns an empty text."""
+    methods = data.get("methods")
+    recipes = RecipeSection.choices()
+    texts = []
+    for index, name in enumerate(map(name_in_results, methods if isinstance(methods, list) else ())):
+        if name in recipes and key in parameters(recipes[name]):
+            change = f"methods.{index}.{key}={received_value(data.get(key))}"
+            texts.append(f"a hyperparameter of {name}: {change};")
+    return " ".join(texts)
 
 
 def _nearest(name: str, entries: Sequence[KeyReference]) -> list[KeyReference]:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fedjax_bal.annotations import parameters
-from fedjax_bal.config.errors import KeyPath, Problem, nearest_choices, raise_all, received_value
+from fedjax_bal.config.errors import KeyPath, Problem, dotted_path, nearest_choices, raise_all, received_value
 from fedjax_bal.config.merge import merge
 from fedjax_bal.config.schema import (
     KEYS_OF_METHODS,
@@ -55,7 +55,9 @@ def _read_method(entry: Any, shared: Sections | None, path: KeyPath) -> tuple[Me
         return None, [Problem(path, f"received {received_value(entry)}, {rule}")]
     if "recipe" not in entry:
         names = nearest_choices("", MethodConfig.choices(), kind=MethodConfig.choices_kind)
-        return None, [Problem((*path, "recipe"), f"missing; {names}")]
+        received = f", received only {', '.join(dotted_path([key]) for key in entry)}" if entry else ""
+        near = next(filter(None, (suggestion(key, ["recipe"]) for key in entry)), "")
+        return None, [Problem((*path, "recipe"), f"missing{received}; {near and f'{near} '}{names}")]
     recipes, problems = _read_recipes(entry, path)
     name = entry.get("name", "+".join(recipe.name for recipe in recipes))
     label = entry.get("label")
@@ -100,6 +102,10 @@ def _read_recipes(entry: Mapping[str, Any], path: KeyPath) -> tuple[list[RecipeS
     """Reads a method's recipes: one with its hyperparameters next to it, or a list with theirs in its items."""
     hyperparameters = {key: entry[key] for key in entry if key not in KEYS_OF_METHODS}
     if not isinstance(entry["recipe"], list):
+        parts = str(entry["recipe"]).split("+")
+        if len(parts) > 1 and all(part in MethodConfig.choices() for part in parts):
+            text = f"received {received_value(entry['recipe'])}; a combination is {{recipe: [{', '.join(parts)}]}}"
+            return [], [Problem((*path, "recipe"), text)]
         recipe, problems = check_section(RecipeSection, {"name": entry["recipe"], **hyperparameters})
         return [recipe] * (recipe is not None), [_of_entry(problem, entry, path) for problem in problems]
     text = "unknown key; hyperparameters go into the items of a list of recipes"
@@ -140,7 +146,9 @@ def _restrict(shape: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, 
 
 
 def check_methods(config: Config, source: str, overridden: Sequence[KeyPath] = ()) -> None:
-    """Raises `ConfigError` for methods whose requirements aren't met, one line each, beginning with `source`.
+    """Raises `ConfigError`, with a line for each problem, beginning with `source`.
+
+    The requirements of methods must be met, and partition seeds must make a difference.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -170,7 +178,24 @@ def check_methods(config: Config, source: str, overridden: Sequence[KeyPath] = (
         except ValueError as error:
             text = f"{method.name}: {str(error).removeprefix(f'{method.name}: ')}"
             problems.append(Problem(("methods", index), text))
+    if config.partition_seeds and not any(map(_draws_clients, config.methods)):
+        text = f"received {received_value(list(config.partition_seeds))}, but nothing is drawn in the natural partition"
+        problems.append(Problem(("partition_seeds",), f"{text} into all users; leave them out"))
     raise_all(source, problems, overridden)
+
+
+def _draws_clients(method: MethodConfig) -> bool:
+    """Returns whether the partition's seed decides which rows are whose."""
+    partition, auxiliary, evaluation = method.partition, method.auxiliary, method.evaluation
+    return (
+        partition.scheme != "natural"
+        or partition.known_clients is not None
+        or partition.imbalance_factor != 1
+        or partition.new_clients is not None
+        or evaluation.validation.wanted
+        or evaluation.client_test.wanted
+        or (auxiliary.per_class > 0 and auxiliary.source == "train")
+    )
 
 
 def unknown_published(accuracies: Iterable[str], methods: Collection[str]) -> list[Problem]:

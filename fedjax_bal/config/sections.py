@@ -94,7 +94,8 @@ class Section(BaseModel):
         value = cls.completed(value)
         kind = cls.class_for(value)
         if kind is None:  # the choice is unknown, and so are its parameters
-            value = {key: value[key] for key in value if key in cls.common()}
+            kept = (key for key in value if key in cls.common())
+            value = {key: value[key] for key in kept if key not in cls.renewed or value[key] is not None}
         elif kind is not cls:
             return kind.model_validate(value)
         try:

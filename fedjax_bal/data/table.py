@@ -315,6 +315,14 @@ def not_a_number(source: str, name: str, value: Any, place: str, texts: TextColu
     )
 
 
+def not_a_name(table: InputTable, name: str, value: Any, row: int, what: str) -> DataError:
+    """Returns the error for a number with decimals in a column of names of `what`, "a class" for instance."""
+    return DataError(
+        f"{table.source}: column {name!r} holds {value} in {table.place(row)}; expected texts or "
+        f"integers, each the name of {what}."
+    )
+
+
 def _options_to_read(value: Any) -> str:
     """Describes the options with which pandas reads a number with separators; empty for anything else."""
     text = value.strip() if isinstance(value, str) else ""
@@ -419,10 +427,7 @@ def _keys(table: InputTable, name: str, what: str) -> np.ndarray:
         whole = (array == np.rint(array)) & (np.abs(array) < 2**53)
         if not whole.all():
             row = int(np.argmin(whole))
-            raise DataError(
-                f"{table.source}: column {name!r} holds {array[row]} in {table.place(row)}; expected texts or "
-                f"integers, each the name of {what}."
-            )
+            raise not_a_name(table, name, array[row], row, what)
         return array.astype(np.int64)  # integers that had gaps once
     if array.dtype.kind == "b":
         return array.astype(str)

@@ -1,17 +1,18 @@
 """The line `training:`, before training and on the page: with what methods train, and which differ from the others."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fedjax_bal.config import Sections, leaves, merge
+from fedjax_bal.config import Sections, leaves, merge, without_defaults
 from fedjax_bal.validate import is_number
 
 _MOST_NAMES = 4
 _MOST_VALUES = 8
+_OPTIMIZER = "training.optimizer."
 
 
 def training_line(sheet: Mapping[str, Any], axes: Mapping[str, Sequence[Any]] = {}) -> str:
-    """Describes rounds, epochs or steps, batch size, optimizer and its rate.
+    """Describes rounds, epochs or steps, batch size, and the optimizer: its rate, and what isn't at its default.
 
     Args:
         sheet: a resolved configuration, as a run folder records it; of a sweep that of any point.
@@ -31,23 +32,35 @@ def training_line(sheet: Mapping[str, Any], axes: Mapping[str, Sequence[Any]] = 
             overrides = {"training": entry.get("training", {})}
             merged = merge({"training": sheet["training"]}, [(("training",), overrides["training"])], Sections)
             values = {key: _shown(value) for key, value in leaves(merged).items()}
+            stated = set(leaves(without_defaults(Sections, merged)))
             for key, swept in axes.items():
                 of_method = key.removeprefix(f"methods.{index}.")
                 if of_method in values and (of_method != key or key not in leaves(overrides)):
                     values[of_method] = _listed(swept)
+                    stated.add(of_method)
             methods[entry.get("label") or entry["name"]] = [
                 _counted(values["training.rounds"], "round"),
                 _counted(values["training.local_epochs"], "epoch")
                 if values.get("training.local_steps", "none") == "none"
                 else _counted(values["training.local_steps"], "local step"),
                 values["training.batch_size"],
-                f"{values['training.optimizer.name']} {values['training.optimizer.learning_rate']}",
+                _optimizer(values, stated),
             ]
     except (KeyError, TypeError, AttributeError):  # a page's configuration that someone has edited
         return ""
     columns = zip(*methods.values(), strict=True)
     texts = [_with_exceptions(dict(zip(methods, column, strict=True))) for column in columns]
     return "{}, {}, batches of {}, {}".format(*texts) if texts else ""
+
+
+def _optimizer(values: Mapping[str, str], stated: Collection[str]) -> str:
+    """Returns the optimizer's name and rate, and its other keys that are stated: `sgd 0.1, momentum 0.9`."""
+    options = {key.removeprefix(_OPTIMIZER): value for key, value in values.items() if key.startswith(_OPTIMIZER)}
+    texts = [f"{options.pop('name')} {options.pop('learning_rate')}"]
+    for key, value in options.items():
+        if f"{_OPTIMIZER}{key}" in stated:
+            texts.append(f"{key.removesuffix('.name')} {value}")
+    return ", ".join(texts)
 
 
 def _with_exceptions(values: Mapping[str, str]) -> str:

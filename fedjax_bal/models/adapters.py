@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax.errors import FlaxError, InvalidRngError
 
-from fedjax_bal.jax_setup import in_package_settings
+from fedjax_bal.jax_setup import in_package_settings, start_jax
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models.normalization import moments
 from fedjax_bal.models.switches import SwitchError, linen_interceptor, read_switches
@@ -334,6 +334,7 @@ def from_linen(
         >>> outputs.logits.shape, outputs.features.shape, sorted(variables.params)
         ((2, 10), (2, 8), ['BatchNorm_0', 'Conv_0', 'head'])
     """
+    start_jax()
     refuse_torch("module", module)
     if not isinstance(module, nn.Module):
         raise ValueError(f"module: received {module!r}, must be a flax.linen module, for instance Net()")

@@ -193,6 +193,25 @@ def test_partitions_may_follow_the_seeds(write):
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        "partition.clients=5",
+        "partition.imbalance_factor=3",
+        "partition.new_clients=0.2",
+        "evaluation.validation.fraction=0.1",
+        "evaluation.client_test.fraction=0.1",
+        "auxiliary.per_class=1",
+        "methods=[fedavg, {recipe: fedprox, partition: {clients: 15}}]",
+    ],
+)
+def test_partition_seeds_need_something_to_draw(change, write):
+    file = write("methods: [fedavg]\npartition: natural\nseeds: 2")
+    message = refusal(file, ["partition_seeds=2"])
+    assert message.startswith(f"{CLI}partition_seeds: received [0, 1], but nothing is drawn")
+    assert load_config(file, ["partition_seeds=2", change]).partition_seeds == (0, 1)
+
+
+@pytest.mark.parametrize(
     ("more", "same"),
     [
         ([], True),
@@ -264,7 +283,10 @@ def test_differences_name_the_keys():
             "methods=[]",
             ["methods: received [], must be a list, not empty, each item a recipe's name, such as fedavg, or a"],
         ),
-        ("methods=[{mu: 3}]", ["methods.0.recipe: missing; `fedjax-bal list recipes` has all"]),
+        ("optimizer=sdg", ["training.optimizer.name: received 'sdg'; did you mean 'sgd'?"]),
+        ("methods=[{mu: 3}]", ["methods.0.recipe: missing, received only mu; `fedjax-bal list recipes` has all"]),
+        ("methods=[{recpie: moon}]", ["methods.0.recipe: missing, received only recpie; did you mean 'recipe'?"]),
+        ("methods=fedavg+rebafl", ["methods.0.recipe: received 'fedavg+rebafl'; ", "{recipe: [fedavg, rebafl]}"]),
         ("methods.1.recipe=fedavgg", ["methods.1.recipe: received 'fedavgg'; did you mean 'fedavg'?"]),
         ("methods.0.mu=0.2", ["methods.0.mu: unknown key; recipe fedavg takes: nothing; or name, label, dataset"]),
         ("methods.2.mu=-1", ["methods.2.mu: received -1, must be a finite number of at least 0"]),
@@ -415,6 +437,7 @@ def test_a_choice_keeps_what_is_given_along_with_it_in_any_order(changes, in_ord
         ("data_dir=/tmp", "data_dir: unknown key; did you mean the option --data-dir FOLDER?"),
         ("frac=0.1", "frac: unknown key; did you mean selection.clients_per_round?"),
         ("recipe=moon", "recipe: unknown key; did you mean methods?"),
+        ("mu=0.2", "mu: unknown key; a hyperparameter of rebafl: methods.2.mu=0.2; allowed: "),
         ("partition.num_clients=3", "partition.num_clients: unknown key for pathological; did you mean 'clients'?"),
         ("training.batch=32", "training.batch: unknown key; did you mean 'batch_size'?"),
         ("dataset=pets.csv", "{name: csv, path: pets.csv, label: COLUMN}"),

@@ -19,6 +19,11 @@ def line_of(*changes):
     ("changes", "line"),
     [
         ([], "50 rounds, 1 epoch, batches of 50, sgd 0.05"),
+        (["momentum=0.9", "wd=0.01"], "50 rounds, 1 epoch, batches of 50, sgd 0.05, weight_decay 0.01, momentum 0.9"),
+        (
+            ["training.optimizer.schedule={name: cosine_decay_schedule, decay_steps: 9}"],
+            "50 rounds, 1 epoch, batches of 50, sgd 0.05, schedule cosine_decay_schedule, schedule.decay_steps 9",
+        ),
         # What single methods have.
         (
             [METHODS % "{recipe: rebafl, training: {optimizer: {learning_rate: 0.03}, rounds: 9}}"],
@@ -49,6 +54,12 @@ def test_a_sweep_shows_the_values_of_its_axes_except_where_a_method_has_its_own(
     sweep = load_sweep(None, ["dataset=letter", entry, "lr=0.1,0.2", "alpha=0.1,1", "batch_size=5,9"])
     line = training_line(resolved_sheet(sweep.points[0].config), sweep.values)
     assert line.endswith("batches of 5/9, sgd 0.1/0.2 (rebafl 0.03)")
+
+
+def test_swept_options_of_the_optimizer_are_shown():
+    sweep = load_sweep(None, ["dataset=letter", "methods=fedavg", "momentum=0,0.9"])
+    line = training_line(resolved_sheet(sweep.points[0].config), sweep.values)
+    assert line.endswith("sgd 0.05, momentum 0/0.9")
 
 
 def test_an_axis_of_one_method_belongs_to_it_and_many_values_are_a_range():

@@ -219,6 +219,9 @@ def test_latex_compiles_the_tables(make_run, make_cohorts, tmp_path):
 def test_what_the_command_refuses(tmp_path):
     assert "--bold: is for --table" in invoke(tmp_path, "--bold")[1]
     assert "--only: is for --figures" in invoke(tmp_path, "--only", "accuracy")[1]
+    assert "--width: is for --figures" in invoke(tmp_path, "--width", "3")[1]
+    code, output = invoke(tmp_path, tmp_path / "b" / "..")
+    assert code == 2 and "received the same folder twice" in output
     assert "--names: is for --table" in invoke(tmp_path, "--names", "a=b")[1]
     assert "--names: received 'fedavg', must be NAME=LABEL, such as fedavg=FedAvg" in invoke(
         tmp_path, "--table", "final", "--names", "fedavg"

@@ -18,7 +18,15 @@ from fedjax_bal.data.arrays import MISSING, TEST_SHARE, TestBy
 from fedjax_bal.data.memory import check_memory
 from fedjax_bal.data.reading import reading
 from fedjax_bal.data.sources.reader import Reader
-from fedjax_bal.data.table import InputTable, check_categories, input_names, not_a_number, table_dataset, text_columns
+from fedjax_bal.data.table import (
+    InputTable,
+    check_categories,
+    input_names,
+    not_a_name,
+    not_a_number,
+    table_dataset,
+    text_columns,
+)
 from fedjax_bal.files import open_file
 from fedjax_bal.types import Dataset
 
@@ -149,7 +157,29 @@ def _read_table(
     for name in sorted(blocks, key=header.index):
         columns[name] = np.concatenate(blocks.pop(name) or [np.zeros(0)])
     line_of = np.concatenate(lines)
-    return InputTable(str(path), columns, lambda row: f"line {line_of[row]}")
+    table = InputTable(str(path), columns, lambda row: f"line {line_of[row]}")
+    _refuse_decimals(table, label, "a class")
+    if clients is not None:
+        _refuse_decimals(table, clients, "a client")
+    return table
+
+
+def _refuse_decimals(table: InputTable, name: str, what: str) -> None:
+    """Raises `DataError` for a column of measurements, numbers not all of which are integers, in place of names."""
+    texts = table.columns[name]
+    fractional = []
+    for text in np.unique(texts).tolist():
+        if text.strip().lower() in MISSING:
+            continue
+        try:
+            is_integer = float(text).is_integer()
+        except ValueError:  # a name
+            return
+        if not is_integer:
+            fractional.append(text)
+    if fractional:
+        row = int(np.argmax(np.isin(texts, fractional)))
+        raise not_a_name(table, name, texts[row].strip(), row, what)
 
 
 def _rows(text: io.TextIOWrapper, delimiter: str) -> Iterator[tuple[int, list[str]]]:

@@ -68,6 +68,10 @@ WRONG = {
         "column 'a' holds '1 100,5' in .*thousands=' ', decimal=',', and",
     ),
     "a long name": (f"a,y\n1,x\n2,{'x' * 300}\n", "line 3: column 'y' has a text of 300 characters"),
+    "a measurement as label": (
+        "a,y\n1,2\n2,nan\n3, 0.5\n4,1.0\n",
+        "column 'y' holds 0.5 in line 4; expected texts or int",
+    ),
     "a huge field": (f"a,y\n1,{'x' * 200_000}\n", "line 2: field larger than"),
 }
 
@@ -77,6 +81,13 @@ def test_what_does_not_fit_is_named_with_its_line(read, kind):
     text, message = WRONG[kind]
     with pytest.raises(DataError, match=f"mine.csv: {message}"):
         read(text)
+
+
+def test_clients_are_no_measurements_but_may_be_written_as_floats(read):
+    assert read("a,y,u\n1,x,1.0\n2,x,2.0\n3,z,1.0\n4,z,2.0\n", clients="u").client_names == ("1", "2")
+    assert read("a,y,u\n1,x,1.0\n2,x,v2.5\n3,z,1.0\n4,z,v2.5\n", clients="u").client_names == ("1.0", "v2.5")
+    with pytest.raises(DataError, match="column 'u' holds 2.5 in line 3; .* the name of a client"):
+        read("a,y,u\n1,x,1.0\n2,x,2.5\n3,z,1.0\n4,z,2.0\n", clients="u")
 
 
 def test_lines_are_counted_over_blocks(read):
