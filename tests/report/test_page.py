@@ -154,7 +154,7 @@ def test_a_run_that_has_only_begun_still_has_a_page(make_run, tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | nothing))
     (folder / "metrics.jsonl").write_text("")
     text = "".join(parse(write_run_page(folder)).text)
-    assert "No run has an accuracy yet" in text and "not recorded" in text
+    assert "No run has a final accuracy yet" in text and "not recorded" in text
 
 
 def test_damage_leaves_the_old_page_alone(make_run, tmp_path):
