@@ -42,6 +42,7 @@ Devices = Annotated[
         help="Number of devices to use. Default: all (one per CPU core); a run resumes with the number it began with.",
     ),
 ]
+Plain = Annotated[bool, typer.Option("--plain", metavar="", help="Print lines instead of a live display.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", metavar="", help="Print only the result and errors.")]
 Changes = Annotated[
     list[str] | None,

@@ -51,7 +51,7 @@ def run(
     data_dir: args.DataDir = None,
     devices: args.Devices = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", metavar="", help="Print the plan and exit.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", metavar="", help="Print lines instead of a live display.")] = False,
+    plain: args.Plain = False,
     quiet: args.Quiet = False,
     verbose: Annotated[
         bool,

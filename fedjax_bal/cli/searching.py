@@ -38,9 +38,9 @@ def search(
     ] = None,
     data_dir: args.DataDir = None,
     devices: args.Devices = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of a live display.")] = False,
+    plain: args.Plain = False,
     quiet: args.Quiet = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also print the programs.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", metavar="", help="Also print the programs.")] = False,
     plugin: args.Plugins = None,
 ) -> None:
     """Search the best values of keys on validation rows, then compare them on seeds that the search didn't use.
@@ -109,7 +109,7 @@ def _announce(plan: Any, trials: int, folder: Path) -> list[str]:
             for method in plan.methods
         ),
         f"  seed{'s' * (len(plan.seeds) > 1)} {seeds} for training and partitions, which the configuration doesn't use",
-        "  sampler: random values in the first batch, then Optuna's tree-structured Parzen estimator (TPE)",
+        "  sampler: quasi-random values in the first batch, then Optuna's tree-structured Parzen estimator (TPE)",
     ]
     skipped = {method.name for method in plan.config.methods} - {method.name for method in plan.methods}
     if skipped:

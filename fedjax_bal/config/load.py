@@ -17,6 +17,7 @@ from fedjax_bal.config.identity import paper_setting, plugin_problems, used_plug
 from fedjax_bal.config.merge import (
     Change,
     merge,
+    name_in_results,
     parse_overrides,
     with_absolute_paths,
     with_changes,
@@ -238,9 +239,11 @@ def with_paper_setting(
     paper = {**paper, "name": config.name}
     if paper == {**data, "name": config.name}:
         return config
+    # A method that isn't trained may need a plug-in that isn't loaded.
+    trained = {method.name for method in config.methods}
+    paper["methods"] = [entry for entry in paper["methods"] if name_in_results(entry) in trained] or paper["methods"]
     theirs, problems = _check(with_changes(paper, changes, "")[0])
-    if problems:
-        return config
+    raise_all("the paper's configuration", problems)
     setting = paper_setting(theirs, config)
     return config.model_copy(update={"paper": config.paper.model_copy(update={"setting": setting})})
 

@@ -78,7 +78,7 @@ def run_search(
     """Trains the trials of each method that are left, and returns the best ones; None if the user has stopped it.
 
     The first trial has the configuration's own values, if they are within the ranges. The others of the first batch are
-    drawn at random, later ones by Optuna's tree-structured Parzen estimator from the results of all batches before.
+    quasi-random, later ones by Optuna's tree-structured Parzen estimator from the results of all batches before.
     Each batch has its own seed, the number of trials before it, so the same search proposes the same trials, also if it
     has been interrupted.
 
@@ -169,8 +169,12 @@ def _next_trials(study: optuna.Study, method: MethodSearch, trials: int, togethe
     distributions = {key.name: _distribution(key) for key in method.keys}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        study.sampler = optuna.samplers.TPESampler(
-            seed=known, n_startup_trials=max(1, together // 2), constant_liar=True
+        # Quasi-random numbers cover the ranges evenly, where few independent draws leave gaps.
+        first = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)) == []
+        study.sampler = (
+            optuna.samplers.QMCSampler(seed=0, scramble=True, warn_independent_sampling=False)
+            if first
+            else optuna.samplers.TPESampler(seed=known, n_startup_trials=1, constant_liar=True)
         )
     # Batches of equal size share a program.
     batches = -(-(trials - known) // together)

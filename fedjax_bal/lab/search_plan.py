@@ -161,25 +161,29 @@ class Search(NamedTuple):
     text: str
 
     def compared(self, best: Mapping[str, Mapping[str, Any]]) -> Config:
-        """Returns the comparison of all methods as the configuration has them with those that have better values.
+        """Returns the comparison of all methods with their best values, and with their own where these are others.
 
-        It has the configuration's own seeds, partitions and rows.
+        Those with their best values come first, so that differences are from the first method at its best. It has the
+        configuration's own seeds, partitions and rows.
 
         Args:
             best: the best values by method's name and key, without methods whose own settings are the best.
         """
-        entries: list[Any] = []
+        at_best: list[Any] = []
+        before: list[Any] = []
         searches = {search.index: search for search in self.methods}
         for index, method in enumerate(self.config.methods):
             entry = _spelled_out(self.data["methods"][index])
-            entries.append(entry)
-            if method.name in best:
+            if method.name not in best:
+                at_best.append(entry)
+            else:
+                before.append(entry)
                 changes = [(key.change, best[method.name][key.name]) for key in searches[index].keys]
                 [tuned] = with_changes({**self.data, "methods": [entry]}, changes, "")[0]["methods"]
                 label = {"label": f"{entry['label']}, tuned"} if "label" in entry else {}
-                entries.append({**tuned, "name": tuned_name(method.name), **label})
+                at_best.append({**tuned, "name": tuned_name(method.name), **label})
         data = {key: value for key, value in self.data.items() if key != "paper"}
-        return build_config({**data, "methods": entries}, [], "comparison")
+        return build_config({**data, "methods": [*at_best, *before]}, [], "comparison")
 
     def changes(self, best: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """Returns the changes of the command that trains all methods with their best settings; empty for none."""

@@ -170,6 +170,11 @@ class SweepFolder(OutputFolder):
 
     def read_results(self, swept: Sequence[str]) -> list[dict[str, Any]]:
         """Reads the rows of the table, which has a column for each swept key; values are numbers, texts or None."""
+        if not self.results.exists():
+            raise FolderError(
+                f"{self.results}: doesn't exist yet, as no run of the sweep has finished; if it has ended, start "
+                "it again with `fedjax-bal sweep`"
+            )
         with reading(self.results, _REWRITE):
             rows = read_csv(self._read(_RESULTS).decode())
             if lacking := {*_WORDS, *swept} - {*rows[0]}:

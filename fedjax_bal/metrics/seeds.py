@@ -61,7 +61,8 @@ class Difference(NamedTuple):
         high: its upper end.
         pairs: the number of seeds that both methods have.
         std: the sample standard deviation of the differences; None for fewer than two pairs, as the others below.
-        p: the p-value of the two-sided paired t test; below 0.05 where the interval excludes 0.
+        p: the p-value of the two-sided paired t test; below 0.05 where the interval excludes 0. None for differences
+            that are all equal, but not 0.
         p_holm: `p` after Holm's correction for all comparisons with the same method; None if it wasn't corrected.
     """
 
@@ -270,7 +271,10 @@ def paired_difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) ->
         warnings.simplefilter("ignore", RuntimeWarning)  # if all differences are equal, or 0
         test = ttest_rel(left, right)
     low, high = map(float, test.confidence_interval(CONFIDENCE))
-    p = 1.0 if np.isnan(test.pvalue) else float(test.pvalue)  # if all differences are 0
+    p = float(test.pvalue)
+    if std <= 1e-9 * abs(mean or 0.0):
+        # Equal differences have no spread to test against, as those of a few whole numbers; equal runs don't differ.
+        p = 1.0 if mean == 0 else None
     return Difference(mean, low, high, len(left), std, p)
 
 

@@ -364,7 +364,7 @@ def verdict(methods: Sequence[MethodSummary]) -> str:
     if len(in_order) == 1:
         return f"{best.method} reaches {'a' if best.by_class_mean else 'an'} {accuracy} of {value}."
     if tied(in_order):
-        return f"All methods with a result have the same {accuracy}, {100 * (best.headline.mean or 0.0):.1f}%."
+        return f"To one decimal, all methods have the same {accuracy}, {100 * (best.headline.mean or 0.0):.1f}%."
     rival = _rival(in_order)
     leads = f"{best.method} has the highest {accuracy}, {value}"
     holm = f" with Holm's correction for {len(in_order) - 1} comparisons" if len(in_order) > 2 else ""

@@ -27,8 +27,6 @@ _BOLD = "Bold: the best mean of runs on the same data."
 _UNDERLINED = "Underlined: not significantly different from it (5\\%, paired t test, Holm's correction)."
 _DIFFERENCES = "Differences from {}: paired by seed, with 95% intervals{}."
 _STAR = "; * p < 0.05 with Holm's correction"
-_TUNED_ON_VALIDATION = "Each method has its best setting, selected by accuracy on the validation rows."
-_TUNED_ON_TEST = "Each method has its best setting, selected by accuracy on the test rows."
 
 _PRINTED = {
     "accuracy": "final_accuracy",
@@ -194,8 +192,7 @@ def latex_table(
         ]
         labels = read.labels
         summary = {} if read.condition_axes else read.summary
-        if read.tuned:
-            remark = _TUNED_ON_VALIDATION if read.selection_metric == sweeps.VALIDATION else _TUNED_ON_TEST
+        remark = sweeps.how_tuned(read)
     every = [run for _, groups in conditions for runs in groups for run in runs]
     if all(SO_FAR in run for run in every):
         raise FolderError(f"{folder}: no run is over yet, so there is no table")

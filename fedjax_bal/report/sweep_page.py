@@ -106,10 +106,11 @@ def unfinished(results: sweeps.Results) -> list[str]:
 
 def verdicts(results: sweeps.Results) -> list[str]:
     """The conclusion of a sweep without conditions, and remarks; a sweep over conditions has a table instead."""
+    tuned = [sweeps.how_tuned(results)] if results.tuned else []
     if results.condition_axes:
-        return []
+        return tuned
     methods = sweeps.summarise_condition(results, {})
-    return [verdict(methods), *remarks(methods, finished=not unfinished(results))]
+    return [verdict(methods), *tuned, *remarks(methods, finished=not unfinished(results))]
 
 
 def comparisons(results: sweeps.Results) -> list[Table]:

@@ -436,3 +436,12 @@ def sweep_curves(results: Results, folder: SweepFolder) -> list[dict[str, Any]]:
         numbers = {name: line[name] if is_number(line.get(name)) else None for name in names}
         rows.append({**of_point, **{key: line[key] for key in _OF_RUN}, **numbers})
     return rows
+
+
+def how_tuned(results: Results) -> str:
+    """Says by which rows each method's setting was selected; empty if none was."""
+    if not results.tuned:
+        return ""
+    if results.selection_metric == VALIDATION:
+        return "Each method has its best setting, selected by accuracy on the validation rows."
+    return "Each method has its best setting, selected by accuracy on the test rows: optimistic."

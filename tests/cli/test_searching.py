@@ -45,7 +45,8 @@ def test_a_search_ends_with_a_comparison_on_other_seeds(here):
     [command] = re.findall("to train with the best values: fedjax-bal run (.*)", result.stdout)
     again = load_config(*split_arguments(shlex.split(command)))
     compared = load_config(best / "config.yaml", recorded=True)
-    tuned = {method.name.removesuffix("-tuned"): method for method in compared.methods}  # the last of a name
+    # The first of a name is the one at its best.
+    tuned = {method.name.removesuffix("-tuned"): method for method in reversed(compared.methods)}
     for method in again.methods:
         assert method.training == tuned[method.name].training
         assert method.recipes == tuned[method.name].recipes

@@ -351,6 +351,11 @@ def test_changes_of_a_papers_configuration_are_noted_with_its_values(tmp_path):
     }  # fmt: skip
 
 
+def test_a_papers_setting_is_known_without_the_plug_ins_of_methods_that_are_not_trained():
+    config = load_config("papers/rebafl/table1_fmnist_m20", ["methods=fedavg,rebafl", "rounds=3"])
+    assert config.paper.setting == {"training.rounds": 200}
+
+
 def test_a_papers_setting_is_no_part_of_what_a_run_is():
     short, long = load_config(PAPER, ["rounds=2"]), load_config(PAPER, ["rounds=3"])
     assert continues(long, short) and run_digest(short) == run_digest(load_config(PAPER))

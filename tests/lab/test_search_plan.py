@@ -103,13 +103,13 @@ def test_the_comparison_has_every_method_and_the_best_values_beside_it():
     search = plan_search("quickstart", ["methods=fedavg,rebafl,iwds", "lr=0.001..1:log", "mu=0..1", "seeds=2"])
     best = {"rebafl": {"lr": 0.5, "mu": 0.25}}
     config = search.compared(best)
-    assert [method.name for method in config.methods] == ["fedavg", "rebafl", tuned_name("rebafl"), "iwds"]
+    assert [method.name for method in config.methods] == ["fedavg", tuned_name("rebafl"), "iwds", "rebafl"]
     rates = [method.training.optimizer.built.learning_rate for method in config.methods]
-    assert rates == [0.1, 0.03, 0.5, 0.1] and config.methods[2].recipes[0].hyperparameters["mu"] == 0.25
+    assert rates == [0.1, 0.5, 0.1, 0.03] and config.methods[1].recipes[0].hyperparameters["mu"] == 0.25
     # The command gives the same method.
     changes = ["methods=fedavg,rebafl,iwds", "seeds=2", *search.changes(best)]
-    assert load_config("quickstart", changes).methods[1].recipe == config.methods[2].recipe
-    assert load_config("quickstart", changes).methods[1].training == config.methods[2].training
+    assert load_config("quickstart", changes).methods[1].recipe == config.methods[1].recipe
+    assert load_config("quickstart", changes).methods[1].training == config.methods[1].training
     alone = plan_search("quickstart", ["methods=fedavg", "lr=0.001..1:log"])
     assert alone.changes({"fedavg": {"lr": 0.5}}) == ["lr=0.5"] and alone.changes({}) == []
 

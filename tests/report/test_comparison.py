@@ -154,8 +154,8 @@ def test_divergences_are_shown_only_where_a_method_evens_classes_out():
 @pytest.mark.parametrize(
     ("finals", "said"),
     [
-        ({"a": [0.5], "b": [0.5]}, "All methods with a result have the same accuracy, 50.0%."),
-        ({"a": [0.02], "b": [0.0204], "c": [0.0196]}, "All methods with a result have the same accuracy, 2.0%."),
+        ({"a": [0.5], "b": [0.5]}, "To one decimal, all methods have the same accuracy, 50.0%."),
+        ({"a": [0.02], "b": [0.0204], "c": [0.0196]}, "To one decimal, all methods have the same accuracy, 2.0%."),
         ({"a": [0.5], "b": [0.501]}, "b has the highest accuracy, 50.1%; with fewer than two paired seeds"),
         ({"a": [0.5], "b": [None]}, "a reaches an accuracy of 50.0%."),
         ({"a": [0.500, 0.504], "b": [0.550, 0.556]}, "b has the highest accuracy, 55.3 ± 0.4%: its lead is"),
@@ -165,7 +165,7 @@ def test_divergences_are_shown_only_where_a_method_evens_classes_out():
             "No clear winner: b has the highest accuracy, 55.3 ± 0.4%, but the 95% interval of its lead over c, 55.2",
         ),
         (  # the next method is clearly below, a lower one may be as good
-            {"a": [0.3, 0.7], "b": [0.60, 0.80], "c": [0.55, 0.75]},
+            {"a": [0.3, 0.7], "b": [0.60, 0.80], "c": [0.55, 0.751]},
             "No clear winner: b has the highest accuracy, 70.0 ± 14.1%, but the 95% interval of its lead over a, 50.0",
         ),
         ({"a": [None]}, "No run has a final accuracy yet."),
@@ -179,7 +179,7 @@ def test_the_verdict_claims_no_more_than_the_intervals(finals, said):
 
 
 def test_a_leader_stands_out():
-    groups = [compare(final(a=[0.50, 0.51], b=[0.60, 0.61])), compare(final(c=[0.70, 0.71], d=[0.71, 0.70]))]
+    groups = [compare(final(a=[0.50, 0.511], b=[0.60, 0.61])), compare(final(c=[0.70, 0.71], d=[0.71, 0.70]))]
     assert comparison_table(groups, None).best == {1}
 
 

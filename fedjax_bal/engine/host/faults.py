@@ -52,5 +52,6 @@ def fault_message(execution: Execution, plan: Plan, codes: Any, here: str) -> st
     out = "leave such clients out with execution.broken_clients: exclude"
     factor = f"(here {execution.huge_factor:g} times the norm of the global model)" if kind == HUGE else ""
     allow = f"raise execution.huge_factor {factor}, null for no bound"
-    advice = [cause] * (kind in (NOT_FINITE, HUGE)) + [out] + [allow] * (kind == HUGE)
+    trace = "find the operation with execution.strategy=debug"
+    advice = [cause] * (kind in (NOT_FINITE, HUGE)) + [trace] * (kind == NOT_FINITE) + [out] + [allow] * (kind == HUGE)
     return f"{whose} {FAULT_WORDS[kind]} ({count}); {', or '.join(advice)}"
