@@ -34,7 +34,7 @@ from fedjax_bal.metrics import (
     spread,
     spread_of_draws,
 )
-from fedjax_bal.report.reading import DONE, ReportedRuns, entries, labels_of, planned_runs, state_of
+from fedjax_bal.report.reading import DONE, SO_FAR, ReportedRuns, entries, labels_of, planned_runs
 from fedjax_bal.report.tables import MINUS, Table, join_some, megabytes, p_value, points, printable
 
 AVERAGED = f"Mean of last {MOST_AVERAGED}, %"
@@ -46,6 +46,7 @@ KL = (
     "KL: divergence of the classes behind each averaged model from uniform, in nats (0 is even), mean over chains, "
     "evaluated rounds and seeds."
 )
+PROVISIONAL = "Not all runs are finished: results are provisional, and only runs that are over count."
 MOST_CLIENTS = 20
 """The largest number of clients that a report shows one by one."""
 
@@ -77,8 +78,8 @@ _SMALLEST_TOLD = 0.01  # the smallest difference for which a report estimates th
 _MOST_SEEDS = 1000
 
 _STATES = (
-    "Accuracies of an unfinished run are those of its evaluated rounds. A run stops early when its metric on "
-    "validation rows no longer improves. A failed run has no final accuracy."
+    "The accuracy is that of the last evaluation. Runs that aren't finished count nowhere else. A run stops early when "
+    "its metric on validation rows no longer improves. A failed run has no final accuracy."
 )
 _CORRELATION = Unit("", 1, ".2f")
 
@@ -91,31 +92,40 @@ class MethodComparison(NamedTuple):
         groups: the summaries of each group, compared with its first method.
         differing: keys of the data in which the groups differ.
         table: the table of all methods.
+        finished: whether all runs are over.
     """
 
     runs: list[list[dict[str, Any]]]
     groups: list[list[MethodSummary]]
     differing: list[str]
     table: Table
+    finished: bool
+
+    @property
+    def tables(self) -> list[Table]:
+        """The table of all methods; none if no run is over."""
+        return [self.table] if any(SO_FAR not in run for group in self.runs for run in group) else []
 
     @property
     def verdicts(self) -> list[str]:
         """The conclusion and remarks on it; of several groups, the conclusion for each one with several methods."""
         if len(self.groups) < 2:
             methods = self.groups[0] if self.groups else []
-            return [verdict(methods), *remarks(methods)]
+            return [verdict(methods), *remarks(methods, finished=self.finished)]
         return [f"On the data of {group[0].method}: {verdict(group)}" for group in self.groups if len(group) > 1]
 
     @property
-    def warning(self) -> str:
-        """Warns that methods of several groups can't be compared directly; empty for one group."""
+    def warnings(self) -> list[str]:
+        """Warns that results are provisional, and that methods of several groups can't be compared directly."""
+        said = [] if self.finished else [PROVISIONAL]
         if len(self.groups) < 2:
-            return ""
+            return said
         some = ", ".join(self.differing[:_MOST_KEYS]) + ", ..." * (len(self.differing) > _MOST_KEYS)
-        return (
+        said.append(
             f"Not all methods use the same data ({some}): differences between them aren't due to the methods alone, "
             "and are given only between methods on the same data."
         )
+        return said
 
     def statistics(self, published: Mapping[tuple[str, str], float] = _NONE_PUBLISHED) -> list[dict[str, Any]]:
         """Computes the numbers behind the table, see `statistics`."""
@@ -133,7 +143,9 @@ def compare_runs(runs: ReportedRuns) -> MethodComparison:
         every = [(known, key, value) for known in map(leaves, runs.configs.values()) for key, value in known.items()]
         keys = [key for known, key, value in every if of_data(key) and value != known.get(_without_method(key))]
     table = comparison_table(groups, runs.record.summary["target_accuracy"], notes(groups))
-    return MethodComparison(shared, groups, list(dict.fromkeys(keys)) or ["their rows"], table)
+    return MethodComparison(
+        shared, groups, list(dict.fromkeys(keys)) or ["their rows"], table, runs.record.summary["finished"]
+    )
 
 
 def differences(configs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -239,7 +251,7 @@ def comparison_table(
     if target is not None:
         rounds, traffic = f"Rounds to {100 * target:g}%", f"Traffic to {100 * target:g}%, MB"
         columns[rounds] = [
-            "never"
+            ("never" if method.finished else NOTHING)
             if method.rounds_to_target is None
             else f"{method.rounds_to_target:.1f}".removesuffix(".0") + _some(method.reached, method.seeds)
             for method in methods
@@ -345,7 +357,7 @@ def verdict(methods: Sequence[MethodSummary]) -> str:
     """Names the method with the highest accuracy, and whether its lead may be chance."""
     in_order = ranked(methods)
     if not in_order:
-        return "No run has an accuracy yet."
+        return "No run has a final accuracy yet."
     best = in_order[0]
     accuracy = "mean accuracy over classes" if best.by_class_mean else "accuracy"
     value = f"{SHARE.show(best.headline)}%"
@@ -368,10 +380,10 @@ def verdict(methods: Sequence[MethodSummary]) -> str:
     return f"No clear winner: {leads}, but {doubt}."
 
 
-def remarks(methods: Sequence[MethodSummary]) -> list[str]:
+def remarks(methods: Sequence[MethodSummary], *, finished: bool = True) -> list[str]:
     """Adds to the verdict which methods differ from the first, the highest ordinary accuracy, and seeds needed.
 
-    The first holds for three methods or more, the second for an imbalanced test set.
+    The first holds for three methods or more, the second for an imbalanced test set, the last if all runs are over.
     """
     in_order = ranked(methods)
     said = []
@@ -392,7 +404,7 @@ def remarks(methods: Sequence[MethodSummary]) -> list[str]:
         accuracy = f"{top.method} has {'the highest' if len(in_order) > 1 else 'an'} accuracy"
         said.append(f"The test set is imbalanced: over all its rows, {accuracy} of {SHARE.show(top.last5)}%.")
     rival = _rival(in_order) if len(in_order) > 1 and not tied(in_order) else None
-    if rival and rival[1].std:
+    if finished and rival and rival[1].std:
         other, lead = rival
         difference = max(abs(lead.mean or 0.0), _SMALLEST_TOLD)
         needed = seeds_needed(lead.std or 0.0, difference, level=SIGNIFICANCE / (len(in_order) - 1))
@@ -413,26 +425,28 @@ def run_states(runs: ReportedRuns) -> list[Table]:
     for folder, config in runs.configs.items():
         for planned in planned_runs(config):
             method = f"{planned.method} ({folder})" if folder else planned.method
-            run = known.get((method, planned.seed))
-            state = state_of(run, planned)
-            done = run["rounds"] if run else 0
-            if state != DONE:
-                reason = f": {printable(run['failure'], _LONGEST_TEXT)}" if run and run["failure"] else ""
+            run = known[method, planned.seed]
+            if run["state"] != DONE:
+                so_far = run.get(SO_FAR, run)
+                reason = f": {printable(run['failure'], _LONGEST_TEXT)}" if run["failure"] else ""
                 of = "" if planned.rounds is None else f" of {planned.rounds}"
-                rows.append((printable(method), str(planned.seed), f"round {done}{of}", f"{state}{reason}"))
+                accuracy = spread([so_far.get("final_accuracy")])
+                cells = f"round {so_far['rounds']}{of}", SHARE.show(accuracy), f"{run['state']}{reason}"
+                rows.append((printable(method), str(planned.seed), *cells))
     broken = [
         (
             printable(run["method"]),
             str(run["seed"]),
-            f"{run['excluded'] or 0:g}",
-            f"{run['clipped'] or 0:g}",
-            printable(run["broken_clients"], _LONGEST_TEXT),
+            f"{so_far['excluded'] or 0:g}",
+            f"{so_far['clipped'] or 0:g}",
+            printable(so_far["broken_clients"], _LONGEST_TEXT),
         )
         for run in runs.record.summary["runs"]
-        if run.get("broken_clients")
+        if (so_far := run.get(SO_FAR, run)).get("broken_clients")
     ]
+    heads = ("Method", "Seed", "Round", "Accuracy, %", "State")
     tables = [
-        Table("Unfinished, stopped and failed runs", ("Method", "Seed", "Round", "State"), rows, _STATES),
+        Table("Unfinished, stopped and failed runs", heads, rows, _STATES),
         Table("Broken clients", ("Method", "Seed", "Left out", "Scaled down", "Rounds, clients and reasons"), broken),
     ]
     return [table for table in tables if table.rows]

@@ -25,7 +25,7 @@ from fedjax_bal.report import plots
 from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.comparison import AVERAGED, MOST_CLIENTS
 from fedjax_bal.report.page import PHOTOS, Picture
-from fedjax_bal.report.reading import ReportedRuns, class_samples
+from fedjax_bal.report.reading import SO_FAR, ReportedRuns, class_samples
 from fedjax_bal.report.tables import join_some, printable
 
 _CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
@@ -192,9 +192,9 @@ def _by_cost(
 def _at_the_end(runs: ReportedRuns, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:
     """Draws accuracy and predictions by class, and accuracy by client, at the last evaluation."""
     summary = runs.record.summary
-    # The last evaluation of a failed run isn't its end.
-    failed = {(entry["method"], entry["seed"]) for entry in summary["runs"] if entry["failure"]}
-    lines = [line for line in runs.record.lines if (line["method"], line["seed"]) not in failed]
+    # The last evaluation of a run that failed, or isn't over, isn't its end.
+    without = {(entry["method"], entry["seed"]) for entry in summary["runs"] if entry["failure"] or SO_FAR in entry}
+    lines = [line for line in runs.record.lines if (line["method"], line["seed"]) not in without]
     classes = summary["class_names"]
     kind = kind_of_inputs(runs)
     samples = class_samples(summary["partitions"])

@@ -20,7 +20,7 @@ from fedjax_bal.report.comparison import (
     run_states,
 )
 from fedjax_bal.report.published import PaperComparison, paper_comparison_of_run
-from fedjax_bal.report.reading import ReportedRuns, display_name, entries, read_runs, section
+from fedjax_bal.report.reading import SO_FAR, ReportedRuns, display_name, entries, read_runs, section
 from fedjax_bal.report.tables import BOOKTABS, TEMPLATES, Table, encoded, flat, plural, printable, three_digits
 
 # Matplotlib is imported late, with the gallery: importing it takes longer than most commands run.
@@ -32,8 +32,6 @@ _MOST_DIFFERENCES = 60
 _CURVES = ("class-mean", "accuracy", "traffic", "mean-accuracy", "worst-class")
 PHOTOS = "pictures"
 """The start of the names of figures that show images: their shades are never inverted."""
-_UNFINISHED = "This run is not finished, so its results are provisional."
-_SOME_UNFINISHED = "Some of these runs are not finished."
 _UNEQUAL_ROUNDS = "The runs have different numbers of rounds, so their final accuracies took different effort."
 _NOT_RECORDED = "not recorded"
 
@@ -216,7 +214,7 @@ def page_of_run(runs: ReportedRuns, pictures: Sequence[Picture]) -> Page:
         pictures=pictures,
         statistics=compared.statistics(paper.by_metric()),
         paper=paper,
-        **_compared(runs, compared, "" if summary["finished"] else _UNFINISHED),
+        **_compared(runs, compared),
         setting=[*_data(summary), *_training(config), *_pairs(_without_defaults(config))],
         whole_setting=_pairs(config),
         machine=[
@@ -234,14 +232,14 @@ def page_of_comparison(runs: ReportedRuns, pictures: Sequence[Picture]) -> Page:
     """Gathers the page of several run folders."""
     summary = runs.record.summary
     compared = compare_runs(runs)
-    unequal = len({run["rounds"] for run in summary["runs"] if not run["failure"]}) > 1
+    unequal = len({run["rounds"] for run in summary["runs"] if SO_FAR not in run and not run["failure"]}) > 1
     return Page(
         kind="Comparison",
         heading="Comparison of runs",
         facts=[f"{len(runs.configs)} run folders"],
         pictures=pictures,
         statistics=compared.statistics(),
-        **_compared(runs, compared, "" if summary["finished"] else _SOME_UNFINISHED, _UNEQUAL_ROUNDS * unequal),
+        **_compared(runs, compared, _UNEQUAL_ROUNDS * unequal),
         differing=differences(runs.configs)[:_MOST_DIFFERENCES],
     )
 
@@ -250,10 +248,10 @@ def _compared(runs: ReportedRuns, compared: MethodComparison, *warnings: str) ->
     """The parts that the pages of one folder and of several have in common."""
     summary = runs.record.summary
     return {
-        "warnings": [*warnings, compared.warning],
+        "warnings": [*compared.warnings, *warnings],
         "first": run_states(runs),
         "verdicts": compared.verdicts,
-        "comparisons": [compared.table] if compared.groups else [],
+        "comparisons": compared.tables,
         "details": [*class_balance(summary), *details(summary["runs"]), *by_client(runs.record.clients)],
     }
 

@@ -15,8 +15,8 @@ from fedjax_bal.files import write_atomically
 from fedjax_bal.lab import FolderError, SweepFolder, writing
 from fedjax_bal.metrics import METRICS, NOTHING, SHARE, TEXT, Metric, apply_holm, paired_difference, spread_of_draws
 from fedjax_bal.report import sweep_results as sweeps
-from fedjax_bal.report.comparison import compare_runs
-from fedjax_bal.report.reading import NO_NAMES, ReportedRuns, check_names, class_samples, labels_of, read_runs
+from fedjax_bal.report.comparison import PROVISIONAL, compare_runs
+from fedjax_bal.report.reading import NO_NAMES, SO_FAR, ReportedRuns, check_names, class_samples, labels_of, read_runs
 from fedjax_bal.report.tables import BOOKTABS, Latex, Table, encoded, plural, points, printable, to_latex
 from fedjax_bal.validate import is_number
 
@@ -173,14 +173,16 @@ def latex_table(
         arguments: what `metrics` and `against` were given as, for messages.
 
     Raises:
-        FolderError: no run has been evaluated yet.
+        FolderError: no run is over yet.
         ValueError: a metric or a method's name is unknown, or no run has a metric of evaluated rounds.
     """
     chosen = find_metrics(metrics, arguments[0])
     remark = ""
     if isinstance(read, ReportedRuns):
         name = "Comparison of runs" if read.joined else read.record.summary["name"]
-        conditions = [("", compare_runs(read).runs)]
+        compared = compare_runs(read)
+        conditions = [("", compared.runs)]
+        remark = PROVISIONAL * (not compared.finished)
         labels = {key: label for config in read.configs.values() for key, label in labels_of(config).items()}
         summary = read.record.summary
     else:
@@ -192,8 +194,8 @@ def latex_table(
         summary = {} if read.condition_axes else read.summary
         remark = sweeps.how_tuned(read)
     every = [run for _, groups in conditions for runs in groups for run in runs]
-    if not every:
-        raise FolderError(f"{folder}: no run has been evaluated yet, so there is no table")
+    if all(SO_FAR in run for run in every):
+        raise FolderError(f"{folder}: no run is over yet, so there is no table")
     if against is not None:
         methods = {run["method"] for run in every}
         if against not in methods and labels.get(against) not in methods:
@@ -244,7 +246,7 @@ def _with_last_evaluation(
         seed = run["seed"]
         while isinstance(seed, tuple):  # a `SeededDraw` ends with the run's seed
             seed = seed[-1]
-        ended = run.get("status", "done") == "done" and not run.get("failure")
+        ended = run.get("status", "done") == "done" and not run.get("failure") and SO_FAR not in run
         line = last.get((run.get("point"), run["method"], seed), {}) if ended else {}
         known = {metric.name: run.get(metric.name) for metric in metrics}
         filled.append({**run, **{name: line.get(name) if value is None else value for name, value in known.items()}})

@@ -287,7 +287,7 @@ def curves(
     """Draws curves in panels with common axes.
 
     `target` is drawn as a horizontal line. With `late` the x-axis spans the data, and the y-axis starts at the level
-    reached after the first tenth of the x-axis, because the first climb would hide the differences at the end. `finish`
+    reached after the first tenth of each line, because the first climb would hide the differences at the end. `finish`
     is called with each panel's axes to set ticks and limits. With `below` a single panel's legend is below it, too.
     """
     # Panels with the same few lines share one legend below, as does a narrow one; otherwise each has its legend on the
@@ -331,7 +331,7 @@ def curves(
         first = min(points.x[0] for points in every)
         last = max(points.x[-1] for points in every)
         room = 0.03 * (last - first) or 0.5  # for half a marker
-        reached = [points.y[points.x >= last / 10].min(initial=100) for points in every]
+        reached = [points.y[points.x >= points.x[-1] / 10].min() for points in every]
         least = min([100 if target is None else target, *reached])
         drawn[0].set(xlim=(first - room, last + room), ylim=(max(least - 2, drawn[0].get_ylim()[0]), None))
 

@@ -10,15 +10,17 @@ import numpy as np
 
 from fedjax_bal.config import name_in_results, nearest_choices
 from fedjax_bal.lab import FolderError, RunFolder, RunRecord, SweepFolder
-from fedjax_bal.metrics import EarlyStopping, RunHistory, summarise_run
+from fedjax_bal.metrics import METRICS, EarlyStopping, RunHistory, summarise_run
 from fedjax_bal.report.tables import formula_fault, plural, split_formulas
 
 NO_NAMES: Mapping[str, str] = {}
 NOT_BEGUN = "not begun"
-IN_PROGRESS = "in progress"
+UNFINISHED = "not finished"
 DONE = "done"
 STOPPED_EARLY = "stopped early"
 FAILED = "failed"
+SO_FAR = "so_far"
+"""The key of the results so far of a run that isn't over. Its metrics are None, so that none counts as a result."""
 _MOST_FOLDERS = 20
 
 
@@ -110,7 +112,10 @@ def _read(folder: Path, names: Mapping[str, str]) -> RunRecord:
 
 
 def completed(run: RunRecord, names: Mapping[str, str] = NO_NAMES) -> RunRecord:
-    """Returns a record with the methods' names in reports, and with the results so far of runs that aren't over."""
+    """Returns a record with the methods' names in reports, whose runs are all planned ones, each with its `state`.
+
+    A run that isn't over has no metrics, but its results so far under `SO_FAR`.
+    """
     config = with_labels(run.config, names)
     labels = labels_of(config)
     run = renamed(run._replace(config=config), lambda method: labels.get(method, method))
@@ -119,20 +124,28 @@ def completed(run: RunRecord, names: Mapping[str, str] = NO_NAMES) -> RunRecord:
     for line in sorted(run.lines, key=lambda line: line["round"]):
         lines.setdefault((line["method"], line["seed"]), []).append(line)
     known = {(entry["method"], entry["seed"]): entry for entry in run.summary["runs"]}
-    states = set()
+    no_results = dict.fromkeys(metric.name for metric in METRICS.values() if metric.of_run)
+    runs = {}
     for planned in planned_runs(config):
         key = planned.method, planned.seed
-        entry = known.get(key)
+        of_run = {"method": planned.method, "seed": planned.seed, "failure": None}
+        entry = known.pop(key, {**of_run, "rounds": 0})
         newest = lines[key][-1]["round"] if key in lines else 0
-        if newest > ((entry["rounds"] or 0) if entry else 0) and not (entry and entry["failure"]):
+        if newest > (entry["rounds"] or 0) and not entry["failure"]:
             training = {**section(config, "training"), **section(planned.entry, "training")}
             stopping = EarlyStopping(**(training.get("early_stopping") or {}))
             history = RunHistory(lines[key], planned.rounds or newest, run.summary["target_accuracy"], stopping)
-            of_run = {"method": planned.method, "seed": planned.seed, "failure": None}
-            known[key] = {**(entry or {}), **summarise_run(history), **of_run}
-        states.add(state_of(known.get(key), planned))
-    finished = states.isdisjoint({NOT_BEGUN, IN_PROGRESS}) and (run.summary["finished"] or FAILED in states)
-    return run._replace(summary={**run.summary, "runs": list(known.values()), "finished": finished})
+            entry = {**entry, **summarise_run(history), **of_run}
+        state = state_of(entry, planned)
+        if state in (NOT_BEGUN, UNFINISHED):
+            entry = {**no_results, **of_run, SO_FAR: entry}
+        runs[key] = {**entry, "state": state}
+    for key, entry in known.items():  # a configuration that was edited by hand may lack it
+        runs[key] = {**entry, "state": FAILED if entry["failure"] else DONE}
+    over = all(SO_FAR not in entry for entry in runs.values())
+    finished = over and (run.summary["finished"] or any(entry["failure"] for entry in runs.values()))
+    clients = [of_run for of_run in run.clients if SO_FAR not in runs.get((of_run.method, of_run.seed), {})]
+    return run._replace(summary={**run.summary, "runs": list(runs.values()), "finished": finished}, clients=clients)
 
 
 def planned_runs(config: Mapping[str, Any]) -> Iterator[PlannedRun]:
@@ -145,16 +158,16 @@ def planned_runs(config: Mapping[str, Any]) -> Iterator[PlannedRun]:
             yield PlannedRun(whole, display_name(entry), seed, rounds if isinstance(rounds, int) else None)
 
 
-def state_of(run: Mapping[str, Any] | None, planned: PlannedRun) -> str:
-    """Names the state of a run: not begun, in progress, done, stopped early or failed."""
-    if run is None:
-        return NOT_BEGUN
+def state_of(run: Mapping[str, Any], planned: PlannedRun) -> str:
+    """Names the state of a run: not begun, not finished, done, stopped early or failed."""
     if run["failure"]:
         return FAILED
     if run.get("stopped_early") is not None:
         return STOPPED_EARLY
+    if run["rounds"] == 0:
+        return NOT_BEGUN
     rounds_left = run["rounds"] is not None and planned.rounds is not None and run["rounds"] < planned.rounds
-    return IN_PROGRESS if rounds_left else DONE
+    return UNFINISHED if rounds_left else DONE
 
 
 def with_labels(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

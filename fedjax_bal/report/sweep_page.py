@@ -28,7 +28,7 @@ _MOST_LOST = 20
 _MOST_COLUMNS = 8  # columns for methods in a table
 _NO_RESULT = "Some runs have no result, and the means below exclude them."
 _OF_OTHER_POINTS = "The folder has earlier points that the sweep lacks and the tables leave out: {}."
-_UNFINISHED = "This sweep is not finished: {} of its {} runs are in the table."
+_UNFINISHED = "This sweep is not finished: {} of its {} runs are over."
 _AT_EDGE = "* marks a best value at the edge of the sweep; consider extending it."
 _ON_VALIDATION = "Settings were selected by accuracy on the validation rows."
 _ON_TEST = "Settings were selected on the test set, so all of these accuracies are optimistic."
@@ -59,11 +59,8 @@ def write_sweep_page(folder: Path) -> Path:
 
 def page_of_sweep(results: sweeps.Results, pictures: Sequence[Picture] = ()) -> Page:
     """Gathers the page of a sweep."""
-    warnings = []
-    left = (results.asked or 0) - len(results.rows)
-    if left > 0:
-        warnings.append(_UNFINISHED.format(len(results.rows), results.asked))
-    elif results.other_points:  # points without rows of an unfinished sweep may be its own
+    warnings = unfinished(results)
+    if not warnings and results.other_points:  # points without rows of an unfinished sweep may be its own
         warnings.append(_OF_OTHER_POINTS.format(join_some(results.other_points, _MOST_NAMED)))
     lost = [row for row in results.rows if row["status"] != "done"]
     first = leaders(results)
@@ -100,13 +97,20 @@ def page_of_sweep(results: sweeps.Results, pictures: Sequence[Picture] = ()) -> 
     )
 
 
+def unfinished(results: sweeps.Results) -> list[str]:
+    """The warning that some runs of a sweep aren't over; empty if all are, as far as their number is known."""
+    over = sum(row["status"] != "unfinished" for row in results.rows)
+    asked = results.asked or len(results.rows)
+    return [_UNFINISHED.format(over, asked)] if over < asked else []
+
+
 def verdicts(results: sweeps.Results) -> list[str]:
     """The conclusion of a sweep without conditions, and remarks; a sweep over conditions has a table instead."""
     tuned = [sweeps.how_tuned(results)] if results.tuned else []
     if results.condition_axes:
         return tuned
     methods = sweeps.summarise_condition(results, {})
-    return [verdict(methods), *tuned, *remarks(methods)]
+    return [verdict(methods), *tuned, *remarks(methods, finished=not unfinished(results))]
 
 
 def comparisons(results: sweeps.Results) -> list[Table]:

@@ -8,7 +8,7 @@ from fedjax_bal.metrics import NEW_CLIENTS
 from fedjax_bal.report.comparison import KL, P_HOLM, STAR, by_client, compare_runs, details, run_states
 from fedjax_bal.report.published import paper_comparison_of_sweep
 from fedjax_bal.report.reading import ReportedRuns, read_runs
-from fedjax_bal.report.sweep_page import best_settings, comparisons, leaders, verdicts
+from fedjax_bal.report.sweep_page import best_settings, comparisons, leaders, unfinished, verdicts
 from fedjax_bal.report.sweep_results import read_results
 from fedjax_bal.report.tables import Table
 
@@ -29,7 +29,7 @@ def results(folder: Path) -> tuple[list[Table], list[str]]:
         if len(compared) > 1 and sum(len(table.rows) for table in compared) > _MOST_ROWS:
             compared = []
         tables = [*_in_short(compared), *leaders(sweep), *best_settings(sweep), *paper.tables]
-        return tables, [text for text in (*verdicts(sweep), paper.verdict) if text]
+        return tables, [text for text in (*unfinished(sweep), *verdicts(sweep), paper.verdict) if text]
     return results_of(read_runs([folder]))
 
 
@@ -39,11 +39,11 @@ def results_of(runs: ReportedRuns) -> tuple[list[Table], list[str]]:
     named = any(of_run.named for of_run in runs.record.clients)
     tables = [
         *run_states(runs),
-        *_in_short([comparison.table] if comparison.groups else []),
+        *_in_short(comparison.tables),
         *details(runs.record.summary["runs"], [NEW_CLIENTS]),
         *(by_client(runs.record.clients) if named else []),
     ]
-    return tables, [text for text in (comparison.warning, *comparison.verdicts) if text]
+    return tables, [*comparison.warnings, *comparison.verdicts]
 
 
 def _in_short(tables: Sequence[Table]) -> list[Table]:

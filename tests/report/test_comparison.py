@@ -168,7 +168,7 @@ def test_divergences_are_shown_only_where_a_method_evens_classes_out():
             {"a": [0.3, 0.7], "b": [0.60, 0.80], "c": [0.55, 0.751]},
             "No clear winner: b has the highest accuracy, 70.0 ± 14.1%, but the 95% interval of its lead over a, 50.0",
         ),
-        ({"a": [None]}, "No run has an accuracy yet."),
+        ({"a": [None]}, "No run has a final accuracy yet."),
     ],
 )  # fmt: skip
 def test_the_verdict_claims_no_more_than_the_intervals(finals, said):

@@ -93,6 +93,14 @@ def test_the_climb_of_the_first_tenth_is_left_out_but_not_the_target():
     assert (bottom(None), bottom(55.0), bottom(30.0)) == (48, 48, 28)
 
 
+def test_a_curve_that_ends_within_the_first_tenth_of_another_is_visible():
+    long, short = (
+        percent(CURVE._replace(rounds=np.array(at), low=None, high=None)) for at in ([1, 200, 400], [1, 2, 4])
+    )
+    short = short._replace(y=np.array([10.0, 20.0, 30.0]))
+    assert drawn("ab", {"a": long, "b": short}, late=True).axes[0].get_ylim()[0] <= 10
+
+
 def test_a_curve_has_as_many_points_as_can_be_told_apart():
     rounds = np.arange(1, 5001)
     whole = Curve(rounds, rounds / 5000, rounds / 5000 - 0.1, rounds / 5000 + 0.1)

@@ -1,4 +1,4 @@
-"""What reports read: names of methods, runs in progress, and runs of several folders."""
+"""What reports read: names of methods, unfinished runs, and runs of several folders."""
 
 import csv
 import json
@@ -7,11 +7,12 @@ import pytest
 import yaml
 from report.conftest import edit_summary
 
-from fedjax_bal.lab import SweepFolder
-from fedjax_bal.report import results
-from fedjax_bal.report.comparison import compare_runs, run_states
-from fedjax_bal.report.gallery import sweep_figures
-from fedjax_bal.report.paper import write_table
+from fedjax_bal.lab import FolderError, SweepFolder
+from fedjax_bal.metrics import METRICS, NOTHING, SHARE
+from fedjax_bal.report import results, write_run_page
+from fedjax_bal.report.comparison import PROVISIONAL, compare_runs, run_states
+from fedjax_bal.report.gallery import run_figures, sweep_figures
+from fedjax_bal.report.paper import latex_table, write_table
 from fedjax_bal.report.published import paper_comparison_of_run, paper_comparison_of_sweep
 from fedjax_bal.report.reading import labels_of, read_runs, with_labels
 from fedjax_bal.report.sweep_results import read_results, sweep_curves
@@ -104,17 +105,89 @@ def test_a_killed_run_without_a_summary_is_reported_up_to_its_last_line(make_run
     lines = until(folder, {("fedavg", 0): 30, ("fedavg", 1): 15})
     runs = read_runs([folder])
     assert not runs.record.summary["finished"]
-    accuracies = {run["seed"]: (run["rounds"], run["final_accuracy"]) for run in runs.record.summary["runs"]}
+    done, unfinished, *others = runs.record.summary["runs"]
     last = {line["seed"]: (line["round"], line["test_accuracy"]) for line in lines}  # in order of rounds
-    assert accuracies == last and {rounds for rounds, _ in last.values()} == {15, 30}
+    assert (done["rounds"], done["final_accuracy"]) == last[0] and last[0][0] == 30
+    assert [run["final_accuracy"] for run in (unfinished, *others)] == [None, None, None]
     (states,) = run_states(runs)
     assert states.rows == [
-        ("fedavg", "1", "round 15 of 30", "in progress"),
-        ("rebafl", "0", "round 0 of 30", "not begun"),
-        ("rebafl", "1", "round 0 of 30", "not begun"),
+        ("fedavg", "1", "round 15 of 30", f"{100 * last[1][1]:.1f}", "not finished"),
+        ("rebafl", "0", "round 0 of 30", NOTHING, "not begun"),
+        ("rebafl", "1", "round 0 of 30", NOTHING, "not begun"),
     ]
-    tables, sentences = results(folder)
-    assert tables[0] == states and "50.0%" not in sentences[0]
+    tables, (provisional, verdict) = results(folder)
+    assert tables[0] == states and provisional == PROVISIONAL and verdict.startswith("fedavg reaches an accuracy of")
+    assert [row[0] for row in tables[1].rows] == ["fedavg", "rebafl"]
+
+
+def test_runs_that_are_not_over_count_nowhere(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", rounds=200, gain=0.002)
+    finished = compare_runs(read_runs([folder]))
+    assert any("would show a difference" in text for text in finished.verdicts)
+    # As if the session had been interrupted: the summary has two runs' results at round 20, and not the last run's.
+    names = [metric.name for metric in METRICS.values() if metric.of_run]
+
+    def interrupt(summary):
+        summary.update(finished=False)
+        summary["runs"].pop()
+        for run in summary["runs"][1:3]:
+            run.update(dict.fromkeys(names, 0.1) | {"rounds": 20, "failure": None, "broken_clients": "3"})
+            run["stopped_early"] = None
+
+    edit_summary(folder, interrupt)
+    file = folder / "metrics.jsonl"
+    whole = [("fedavg", 0), ("rebafl", 0), ("rebafl", 1)]
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    kept = [line for line in lines if (line["method"], line["seed"]) in whole or line["round"] <= 20]
+    file.write_text("".join(json.dumps(line) + "\n" for line in kept))
+
+    runs = read_runs([folder])
+    compared = compare_runs(runs)
+    fedavg, rebafl = compared.groups[0]
+    assert fedavg.last5_of_seeds == {0: finished.groups[0][0].last5_of_seeds[0]}
+    assert sorted(rebafl.last5_of_seeds) == [0, 1]
+    assert rebafl.difference is not None and rebafl.difference.pairs == 1
+    assert [row[1].partition("(")[2] for row in compared.table.rows] == ["1 of 3)", "2 of 3)"]
+    assert compared.table.best == set() and compared.warnings == [PROVISIONAL]
+    assert not any("would show a difference" in text for text in compared.verdicts)
+    counts = {(row["method"], row["metric"]): row["n"] for row in compared.statistics()}
+    assert counts["fedavg", "final_accuracy"] == counts["fedavg", "rounds"] == 1 and counts["rebafl", "rounds"] == 2
+    states, broken = run_states(runs)
+    assert [row[:3] for row in states.rows] == [
+        ("fedavg", "1", "round 20 of 200"), ("fedavg", "2", "round 20 of 200"), ("rebafl", "2", "round 20 of 200"),
+    ]  # fmt: skip
+    assert [row[1] for row in broken.rows] == ["1", "2"]
+    assert r"(1 of 3)" in latex_table(runs, ["rounds"]) and PROVISIONAL in latex_table(runs, ["final"])
+    text = write_run_page(folder).read_text()
+    assert text.index(PROVISIONAL) < text.index("<table")
+
+
+def test_a_first_look_shows_each_run_and_no_comparison(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", rounds=30, seeds=(0, 1))
+    until(folder, dict.fromkeys([("fedavg", 0), ("fedavg", 1), ("rebafl", 0)], 10))
+    runs = read_runs([folder])
+    (states,) = run_states(runs)
+    (shown,), sentences = results(folder)
+    assert shown == states and sentences == [PROVISIONAL, "No run has a final accuracy yet."]
+    assert [row[3] != NOTHING for row in states.rows] == [True, True, True, False]
+    with pytest.raises(FolderError, match="no run is over yet"):
+        write_table([folder], ["final"])
+    names = [name for name, *_ in run_figures(runs)]
+    assert "accuracy" in names and "classes" not in names
+
+
+def test_a_method_keeps_its_place_if_only_a_later_one_is_over(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", rounds=30, seeds=(0, 1))
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump(config | {"evaluation": {"target_accuracy": 0.6}}))
+    until(folder, {("fedavg", 0): 10, ("rebafl", 0): 30, ("rebafl", 1): 30})
+    compared = compare_runs(read_runs([folder]))
+    assert [row[:2] for row in compared.table.rows] == [
+        ("fedavg", f"{NOTHING} (0 of 2)"), ("rebafl", SHARE.show(compared.groups[0][1].last5)),
+    ]  # fmt: skip
+    assert all(row["difference"] is None for row in compared.statistics())
+    place = compared.table.headings.index("Rounds to 60%")
+    assert compared.table.rows[0][place] == NOTHING
 
 
 def test_the_state_of_runs_follows_names_recipes_and_rounds_of_each_method(make_run, tmp_path):
@@ -127,7 +200,7 @@ def test_the_state_of_runs_follows_names_recipes_and_rounds_of_each_method(make_
     ]
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     (states,) = run_states(read_runs([folder]))
-    assert states.rows == [("mine", "0", "round 5 of 9", "in progress")]
+    assert states.rows == [("mine", "0", "round 5 of 9", "76.0", "not finished")]
 
 
 def test_runs_that_stopped_early_or_failed_are_finished_and_named(make_run, tmp_path):
@@ -135,7 +208,9 @@ def test_runs_that_stopped_early_or_failed_are_finished_and_named(make_run, tmp_
 
     def change(summary):
         summary["runs"][0].update(rounds=4, stopped_early=4)
-        summary["runs"][1].update(rounds=6, failure="round 7: not finite", excluded=2, clipped=1, broken_clients="3")
+        summary["runs"][1].update(
+            rounds=6, failure="round 7: not finite", final_accuracy=None, excluded=2, clipped=1, broken_clients="3"
+        )
 
     edit_summary(folder, change)
     until_line = lambda line: line["round"] <= {"fedavg": 4, "rebafl": 6}[line["method"]]
@@ -145,8 +220,8 @@ def test_runs_that_stopped_early_or_failed_are_finished_and_named(make_run, tmp_
     assert runs.record.summary["finished"]
     states, broken = run_states(runs)
     assert states.rows == [
-        ("fedavg", "0", "round 4 of 9", "stopped early"),
-        ("rebafl", "0", "round 6 of 9", "failed: round 7: not finite"),
+        ("fedavg", "0", "round 4 of 9", "70.0", "stopped early"),
+        ("rebafl", "0", "round 6 of 9", NOTHING, "failed: round 7: not finite"),
     ]
     assert broken.rows == [("rebafl", "0", "2", "1", "3")]
 

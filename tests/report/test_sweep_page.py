@@ -7,6 +7,7 @@ import re
 import pytest
 from rounding import STEPS
 
+from fedjax_bal.report import results as in_terminal
 from fedjax_bal.report.gallery import sweep_figures
 from fedjax_bal.report.sweep_page import best_settings, comparisons, leaders, page_of_sweep, verdicts
 from fedjax_bal.report.sweep_results import along, best, cells, how_tuned, list_conditions, read_results
@@ -57,7 +58,8 @@ def test_the_page_of_a_killed_sweep_says_what_is_missing(results, tmp_path):
     assert "not finished" not in page(results)  # a sweep whose seeds are not known
     (tmp_path / "sweep.yaml").write_text(SHEET + "methods: [{recipe: fedavg}]\nseeds: [0, 1]\n")
     text = page(read_results(tmp_path))
-    assert "This sweep is not finished: 12 of its 24 runs are in the table.</p><p>Some runs have no result" in text
+    assert "This sweep is not finished: 12 of its 24 runs are over.</p><p>Some runs have no result" in text
+    assert in_terminal(tmp_path)[1][0] == "This sweep is not finished: 12 of its 24 runs are over."
     assert "<td>diverged</td>" in text
     (tmp_path / "sweep.yaml").write_text(SHEET + "methods: [{recipe: fedavg}]\nseeds: [0]\n")
     assert "not finished" not in page(read_results(tmp_path))
