@@ -1,5 +1,6 @@
 """Data sets from those of Hugging Face; their library is imported only to load a path."""
 
+import importlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -138,7 +139,7 @@ def from_huggingface(
 def _load(path: str, config: str | None) -> Any:
     """Loads a folder that `save_to_disk` has written, other folders, or a data set of the hub."""
     try:
-        import datasets
+        datasets = importlib.import_module("datasets")
     except ImportError as error:
         raise DataError(f"{path}: loading it needs a library: pip install datasets") from error
     expected = "expected a folder that save_to_disk has written, or one of Parquet files."
