@@ -109,7 +109,7 @@ def test_every_kind_is_used_like_what_is_built_in(here):
     result = invoke("report", "runs/own", "--plugin", METHODS)
     assert "plug-ins" not in result.output and "geometric mean" in (here / "runs/own/report.html").read_text()
     asked = "runs/own/config.yaml: plugins.methods: received '"
-    for command in (("export", "runs/own"), ("run", "runs/own/config.yaml")):
+    for command in (("export", "runs/own", "--method", "soft_labels"), ("run", "runs/own/config.yaml")):
         text = refusal(*command)
         assert (
             asked in text
@@ -119,7 +119,7 @@ def test_every_kind_is_used_like_what_is_built_in(here):
     absent = load_run("runs/own")
     assert set(absent.metrics()["method"]) == {*absent.methods} == {line["method"] for line in lines}
     with pytest.raises(ValueError, match=f"^{asked}.* give it with --plugin, or import it in Python"):
-        absent.variables()
+        absent.variables("soft_labels")
     (here / "small.yaml").write_text(SMALL.replace("mine", "fedavg"))
     text = refusal("run", "small.yaml", "--out", "runs/own")
     assert (
