@@ -145,7 +145,6 @@ class Metric:
         swept: whether a sweep's table has the summary's value.
         best: `max` or `min` for a metric that early stopping can follow.
         measured: the measurement by the compiled program; None for a metric that the host computes alone.
-        drawn: whether a report plots the rounds' values.
         of_failed: whether the summary of a run that failed has the value, too. Results are those of finished runs.
     """
 
@@ -158,7 +157,6 @@ class Metric:
     swept: bool = True
     best: Callable[..., Any] | None = None
     measured: Measured | None = None
-    drawn: bool = False
     of_failed: bool = False
 
 
@@ -217,9 +215,9 @@ def _reported(name: str, meaning: str, of_run: Any = None, unit: Unit = NUMBER, 
     return Metric(name, meaning, lambda it: it.reported.get(name), of_run, unit=unit, **more)
 
 
-def _test(name: str, meaning: str, score: Callable[[np.ndarray], Any], *more: Any, drawn: bool = False) -> Metric:
+def _test(name: str, meaning: str, score: Callable[[np.ndarray], Any], *more: Any) -> Metric:
     """Makes a metric that is a score of the test images."""
-    return Metric(name, meaning, lambda it: score(it.confusion), *more, drawn=drawn)
+    return Metric(name, meaning, lambda it: score(it.confusion), *more)
 
 
 def _validation(name: str, meaning: str, score: Callable[[np.ndarray], float], *more: Any) -> Metric:
@@ -370,7 +368,7 @@ _METRICS = (
         column=Column(FURTHER, "At the best validation", note=_AT_BEST),
     ),
     # The global model in each evaluated round.
-    _test("test_accuracy", "Fraction of the test set classified correctly.", accuracy, drawn=True),
+    _test("test_accuracy", "Fraction of the test set classified correctly.", accuracy),
     _validation("validation_accuracy", "Accuracy on the validation rows.", accuracy, "last"),
     _validation(
         "validation_balanced_accuracy", "Mean over classes of the accuracy on the validation rows.", balanced_accuracy
@@ -425,7 +423,6 @@ _METRICS = (
         Column(COMPARISON, "KL"),
         NATS,
         swept=False,
-        drawn=True,
     ),
     Metric(
         "chain_kls",
@@ -457,7 +454,6 @@ _METRICS = (
                 hits.sum() / (evaluation.local_test_images * (cohort.local_steps > 0).sum())
             ),
         ),
-        drawn=True,
     ),
     # Accuracies on the clients' test rows.
     *_over_clients(
@@ -510,12 +506,10 @@ _METRICS = (
     _reported(
         "bytes_up",
         "Bytes sent by clients since the evaluation before, with those that this evaluation takes.",
-        drawn=True,
     ),
     _reported(
         "bytes_down",
         "Bytes sent to clients since the evaluation before, with those that this evaluation takes.",
-        drawn=True,
     ),
     _reported(
         "simulated_s",
