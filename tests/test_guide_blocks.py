@@ -57,7 +57,8 @@ def small(tmp_path, monkeypatch):
 
 def run_blocks(text):
     """Runs blocks of Python and of commands, and writes those that begin with a file's name into it."""
-    namespace, left_out = {}, set()
+    namespace = {}
+    left_out = set()
     for language, file, block in BLOCK.findall(text):
         if file:
             Path(file).write_text(block)

@@ -1,4 +1,4 @@
-"""What is held out of training: auxiliary sets, a validation split, each client's test rows, and whole clients."""
+"""Rows and clients held out of training: auxiliary sets, a validation split, clients' test rows, and new clients."""
 
 import dataclasses
 from collections.abc import Sequence

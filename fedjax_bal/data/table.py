@@ -357,7 +357,7 @@ def _no_numbers(table: InputTable, name: str, array: np.ndarray) -> DataError:
 
 
 def _is_truth(value: Any) -> bool:
-    """Whether a value is the text of a boolean, which CSV files are read with as 0 and 1."""
+    """Returns whether a value is the text "true" or "false"; in CSV files these are read as 1 and 0."""
     return isinstance(value, str) and value.strip().lower() in ("true", "false")
 
 

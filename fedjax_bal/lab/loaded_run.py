@@ -278,10 +278,8 @@ class LoadedRun:
     @package_settings()
     def trained(self, method: str | None = None, seed: int | None = None) -> TrainedModel:
         """Returns the newest model of a run; raises the same errors as `variables`."""
-        index = self.methods.index(chosen_method(method, self.methods))
-        seed = self.seeds[0] if seed is None else seed
-        if seed not in self.seeds:
-            raise ValueError(f"seed: received {seed!r}; allowed: {', '.join(map(str, self.seeds))}")
+        method, seed = chosen_run(method, seed, self.methods, self.seeds)
+        index = self.methods.index(method)
         known = self._network(index)
         if known is None or changes_for_evaluation(self.config.methods[index].recipe.parts):
             return self._rebuilt(index, seed)
@@ -435,11 +433,14 @@ def trained_model(method: int, run: Run, snapshot: Snapshot) -> TrainedModel:
     return TrainedModel(method, run.id.seed, int(snapshot.round), run.simulation.setting.model, variables, inputs)
 
 
-def chosen_method(method: str | None, methods: Sequence[str]) -> str:
-    """Returns the method that is asked for; None is the only one, as the first of several would be a silent choice."""
+def chosen_run(method: str | None, seed: int | None, methods: Sequence[str], seeds: Sequence[int]) -> RunId:
+    """Returns the run that is asked for. Without a seed it is the first one's; the method must be given among several."""
     if method is None and len(methods) > 1:
         raise ValueError(f"method: received None, but there are several: give one of {', '.join(methods)}")
-    return methods[0] if method is None else one_of("method", method, methods)
+    if seed is not None and seed not in seeds:
+        raise ValueError(f"seed: received {seed!r}; allowed: {', '.join(map(str, seeds))}")
+    chosen = methods[0] if method is None else one_of("method", method, methods)
+    return RunId(chosen, seeds[0] if seed is None else seed)
 
 
 def predict(

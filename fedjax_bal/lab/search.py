@@ -28,7 +28,7 @@ from fedjax_bal.metrics import METRICS, MOST_AVERAGED, NOTHING, SHARE
 
 
 class SearchResult(NamedTuple):
-    """What the search of one method has found.
+    """The result of searching one method.
 
     Attributes:
         search: the search.

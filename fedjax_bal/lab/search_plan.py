@@ -111,7 +111,8 @@ class SearchedKey(NamedTuple):
         """Returns whether a value is so near to an end of its range that a better one may lie outside."""
         if self.wanted.values:
             return False
-        low, high = self.wanted.low, self.wanted.high
+        low = self.wanted.low
+        high = self.wanted.high
         if self.whole:
             return value in (low, high)
         scale = math.log if self.wanted.log else float
@@ -417,7 +418,8 @@ def _checked(key: SearchedKey, keys: Sequence[SearchedKey], method: str, data: M
         raise ConfigError(f"{COMMAND_LINE}: {key.name}={key.wanted.text}: {error}") from None
     if key.wanted.values:
         return key
-    low, high = key.wanted.low, key.wanted.high
+    low = key.wanted.low
+    high = key.wanted.high
     try:
         try_value(low + 0.5)
     except ConfigError:

@@ -74,15 +74,12 @@ def scalars(line: Mapping[str, Any]) -> dict[str, float]:
 def leaves(items: Iterable[tuple[Any, Any]], separator: str) -> Iterator[tuple[str, Any]]:
     """Flattens nested mappings and lists; joins the keys and positions that lead to a value."""
     for name, value in items:
-        below = value.items() if isinstance(value, Mapping) else enumerate(value) if _is_list(value) else None
+        is_list = isinstance(value, list | tuple)
+        below = value.items() if isinstance(value, Mapping) else enumerate(value) if is_list else None
         if below is None:
             yield str(name), value
         else:
             yield from leaves(((f"{name}{separator}{key}", item) for key, item in below), separator)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple)
 
 
 class Trackers(Callback):

@@ -76,7 +76,7 @@ class Difference(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """Whether the difference is significant at 5% after Holm's correction."""
+        """True if the difference is significant at 5% after Holm's correction."""
         return self.p_holm is not None and self.p_holm < SIGNIFICANCE
 
 

@@ -18,7 +18,7 @@ from fedjax_bal.lab import (
     Method,
     RunRecord,
     TrainedModel,
-    chosen_method,
+    chosen_run,
     predict,
     train_methods,
     trained_model,
@@ -198,15 +198,12 @@ class ComparisonResult:
 
     @package_settings()
     def _trained(self, method: str | None, seed: int | None) -> TrainedModel:
-        method = chosen_method(method, self.methods)
-        seed = self.seeds[0] if seed is None else seed
-        if seed not in self.seeds:
-            raise ValueError(f"seed: received {seed!r}; allowed: {', '.join(map(str, self.seeds))}")
-        run = next(run for run in self._comparison.runs if run.id == (method, seed))
+        chosen = chosen_run(method, seed, self.methods, self.seeds)
+        run = next(run for run in self._comparison.runs if run.id == chosen)
         saved = self._comparison.last_state(run)
         if saved is None:
             raise ValueError(f"{run.title}: has no model, as it diverged in {run.failure}")
-        return trained_model(self.methods.index(method), run, saved.snapshot)
+        return trained_model(self.methods.index(chosen.method), run, saved.snapshot)
 
 
 @package_settings()

@@ -286,7 +286,7 @@ def _balances_classes(methods: Sequence[MethodSummary]) -> bool:
 
 
 def _are_corrected(groups: Sequence[Sequence[MethodSummary]]) -> bool:
-    """Whether there is a group with several differences that have a p-value."""
+    """Returns whether p-values are corrected, as in a group with several of them."""
     return any(sum(bool(method.difference and method.difference.p is not None) for method in g) > 1 for g in groups)
 
 

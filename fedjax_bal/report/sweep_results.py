@@ -149,7 +149,7 @@ class Results:
 
     @cached_property
     def by_class_mean(self) -> bool:
-        """Whether methods are compared by the mean over classes, because a test set is imbalanced."""
+        """True if a test set is imbalanced, so that methods are compared by their mean over classes."""
         return is_imbalanced([run for runs in self.runs.values() for run in runs])
 
     @property

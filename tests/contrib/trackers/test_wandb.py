@@ -136,7 +136,8 @@ def test_after_another_error_the_run_keeps_its_id(tmp_path, monkeypatch, error):
 
 
 def test_a_package_with_the_same_interface_gets_the_same_runs(tmp_path, monkeypatch):
-    asked, logged = [], []
+    asked = []
+    logged = []
 
     def init(**options):
         asked.append(options)
