@@ -434,7 +434,7 @@ def trained_model(method: int, run: Run, snapshot: Snapshot) -> TrainedModel:
 
 
 def chosen_run(method: str | None, seed: int | None, methods: Sequence[str], seeds: Sequence[int]) -> RunId:
-    """Returns the run that is asked for. Without a seed it is the first one's; the method must be given among several."""
+    """Returns the run that is asked for: without a seed the first one; a method must be given if there are several."""
     if method is None and len(methods) > 1:
         raise ValueError(f"method: received None, but there are several: give one of {', '.join(methods)}")
     if seed is not None and seed not in seeds:
