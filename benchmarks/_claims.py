@@ -29,18 +29,29 @@ Shortened: the same with fewer rounds or one seed. Stand-in: other data, a small
 LEAST_SHARE = 0.25  # share of an experiment's rounds needed to decide a claim that doesn't ask for fewer
 LEAST_POINTS, LEAST_RATIO = 3.0, 0.1
 """Minimum difference that decides without an interval: points of accuracy, or a fraction of the larger value."""
+SWING_RATIO = 0.5  # the same for a standard deviation: one must be twice the other
+SAFE_POINTS = 5.0  # a difference decided without an interval, and smaller than this, is marked
 
 Row = Mapping[str, str]
 
 
 class Metric(NamedTuple):
-    """A compared metric: its name in prose, its unit and factor, its value in a run and its curve, and decimals."""
+    """A compared metric: its name in prose, its unit and factor, its value in a run and its curve, and decimals.
+
+    `ratio` is the fraction of the larger value that decides without an interval; without one, points do.
+    """
 
     meaning: str
     unit: str
     factor: float
     of: Callable[[Row, list[Row]], float | None]
     places: int = 1
+    ratio: float | None = None
+
+    def least(self, values: tuple[float, float]) -> float:
+        """Returns the least difference of two values that decides without an interval."""
+        ratio = LEAST_RATIO if self.ratio is None and self.factor != 100 else self.ratio
+        return LEAST_POINTS if ratio is None else ratio * max(map(abs, values))
 
 
 class Result(NamedTuple):
@@ -80,7 +91,8 @@ class Pair(NamedTuple):
 
     Without a result, it wasn't run, or failed as `failure` says; with a result but no difference, no run reached the
     target. `common` is the number of seeds that both sides were run with. If a side has seeds that the other lacks,
-    `across` has the least and the largest difference between any two seeds of both sides.
+    `across` has the least and the largest difference between any two seeds of both sides. `margin` is what the
+    difference must exceed.
     """
 
     higher: str
@@ -94,12 +106,21 @@ class Pair(NamedTuple):
     comparison: Mapping[str, Any]
     result: Result | None
     as_claimed: bool | None
+    margin: float = 0
     failure: str = ""
 
     @property
     def metric(self) -> str:
         """The compared metric."""
         return self.comparison.get("metric", "last5_accuracy")
+
+    @property
+    def is_close(self) -> bool:
+        """Tells whether one seed decided it by few points."""
+        mean, low = self.difference.mean, self.difference.low
+        points = METRICS[self.metric].least((0.0, 0.0)) == LEAST_POINTS
+        decided = self.as_claimed is not None and low is None and points
+        return decided and mean is not None and abs(mean - self.margin) < SAFE_POINTS
 
 
 class Outcome(NamedTuple):
@@ -187,7 +208,11 @@ def outcome(paper: Mapping[str, Any], claim: Mapping[str, Any], known: Mapping[s
     failures = list(dict.fromkeys(pair.failure for pair in compared if pair.failure))
     decided = [pair.as_claimed for pair in compared if pair.result or pair.failure]
     reason = claim.get("untested") or unrun(paper, claim["run"])
+    if "exact" in claim:
+        return Outcome(claim, VERDICTS[0], claim["exact"], pairs, 0, [], FULL)
     verdict = _verdict(decided) if decided else VERDICTS[4 if reason else 5]
+    if decided and "open" in claim:
+        verdict = VERDICTS[3]
     missing = len(compared) - len(decided)
     return Outcome(claim, verdict, "" if decided else reason, pairs, missing, failures, _setting(paper, pairs))
 
@@ -228,13 +253,29 @@ def _pairs(
     least = lambda: comparison.get("rounds", LEAST_SHARE * rounds_of(experiment))
     usable = [result for result in known.get(experiment, ()) if result.rounds >= least()]
     sides = (_several(comparison[key]) for key in ("higher", "lower"))
+    margin = _margin(comparison, known)
     for higher, lower, point in itertools.product(*sides, _several(comparison.get("at", {}))):
         if higher != lower:
-            yield _pair(comparison, higher, lower, point, usable)
+            yield _pair(comparison, higher, lower, point, usable, margin)
+
+
+def _margin(comparison: Mapping[str, Any], known: Mapping[str, list[Result]]) -> float:
+    """Returns a comparison's margin, which may be a share of the mean difference of another one."""
+    margin = comparison.get("margin", 0)
+    if not isinstance(margin, Mapping):
+        return margin
+    usable = known.get(margin["run"], [])
+    mean = _pair(margin, margin["higher"], margin["lower"], {}, usable, 0).difference.mean
+    return math.inf if mean is None else margin["share"] * mean
 
 
 def _pair(
-    comparison: Mapping[str, Any], higher: Any, lower: Any, point: Mapping[str, Any], usable: list[Result]
+    comparison: Mapping[str, Any],
+    higher: Any,
+    lower: Any,
+    point: Mapping[str, Any],
+    usable: list[Result],
+    margin: float,
 ) -> Pair:
     metric = comparison.get("metric", "last5_accuracy")
     best = None
@@ -250,6 +291,7 @@ def _pair(
             )
             if metric in TO_TARGET:
                 ours, theirs = _comparable(ours, theirs)
+            ours = {seed: comparison.get("times", 1) * value for seed, value in ours.items()}
             difference = paired_difference(ours, theirs)
             across = None
             # Before the target, values stand for different things, so that other seeds can't be compared.
@@ -264,23 +306,23 @@ def _pair(
     if best is None:
         failure = _failure(higher, point, usable) or _failure(lower, point, usable)
         none = Difference(None, None, None, 0)
-        return Pair(*names, (0.0, 0.0), (0, 0), 0, none, None, comparison, None, None, failure)
+        return Pair(*names, (0.0, 0.0), (0, 0), 0, none, None, comparison, None, None, margin, failure)
     seeds, common, difference, across, means, result = best
     low, high, mean = difference.low, difference.high, difference.mean
     decided = None
     if mean is not None:
         if low is None or high is None:
-            least = LEAST_POINTS if METRICS[metric].factor == 100 else LEAST_RATIO * max(map(abs, means))
+            least = METRICS[metric].least(means)
             low, high = mean - least, mean + least
-        decided = _decide(comparison, low, high)
-        if across and _decide(comparison, *across) != decided:
+        decided = _decide(comparison, margin, low, high)
+        if across and _decide(comparison, margin, *across) != decided:
             decided = None
-    return Pair(*names, means, seeds, common, difference, across, comparison, result, decided)
+    return Pair(*names, means, seeds, common, difference, across, comparison, result, decided, margin)
 
 
-def _decide(comparison: Mapping[str, Any], low: float, high: float) -> bool | None:
+def _decide(comparison: Mapping[str, Any], margin: float, low: float, high: float) -> bool | None:
     """Compares an interval with the margin, or with both limits of `within`."""
-    least, most = comparison.get("margin", 0), math.inf
+    least, most = margin, math.inf
     if "within" in comparison:
         least, most = -comparison["within"], comparison["within"]
     return True if least < low and high < most else False if high < least or most < low else None
@@ -410,7 +452,7 @@ METRICS = {
     ),
     "swing": Metric(
         "standard deviation over the last quarter of the rounds", "points", 100,
-        _of_curve("test_accuracy", lambda values: stdev(_late(values))),
+        _of_curve("test_accuracy", lambda values: stdev(_late(values))), ratio=SWING_RATIO,
     ),
     "fall": Metric(
         "highest mean of five neighbouring points of the curve, minus the last", "points", 100,

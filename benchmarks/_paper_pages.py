@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from _claims import (
     LEAST_SHARE,
     METRICS,
+    SAFE_POINTS,
     SETTINGS,
     TO_TARGET,
     VERDICTS,
@@ -28,11 +30,12 @@ from _claims import (
     unrun,
 )
 from _common import with_part
+from matplotlib.figure import Figure
 
 from fedjax_bal.config import builtin_configs, read_command
 from fedjax_bal.lab import load_sweep
 from fedjax_bal.metrics import Spread, curve, spread
-from fedjax_bal.report.plots import curves, panels_of, percent, to_svg, with_series
+from fedjax_bal.report.plots import COLOURS, GREY, WIDTH, curves, panels_of, percent, style, to_svg, with_series
 
 OVERVIEW = Path(__file__).parents[1] / "fedjax_bal" / "guide" / "papers.md"
 PAGES = Path(__file__).parent / "papers_pages"
@@ -57,6 +60,7 @@ COLUMNS = {
 def write() -> list[Path]:
     """Writes all pages; returns their files."""
     made = pages()
+    made[PAGES / "scatter.svg"] = _scatter(cells(results()))
     for key, paper in papers().items():
         if result := _pictured(paper, results()):
             made[PAGES / f"{key}.svg"] = _picture(result)
@@ -70,11 +74,90 @@ def pages() -> dict[Path, str]:
     known = results()
     decided = {key: [outcome(paper, claim, known) for claim in paper["claims"]] for key, paper in papers().items()}
     text = OVERVIEW.read_text(encoding="utf-8")
-    for name, own in (("counts", _counts(decided)), ("differences", _differences(decided))):
+    made = {"headlines": _headlines(decided), "counts": _counts(decided), "differences": _differences(decided)}
+    for name, own in made.items():
         text = with_part(text, "papers.py", name, own)
     return {OVERVIEW: text} | {
         PAGES / f"{key}.md": _page(key, papers()[key], own, known) for key, own in decided.items()
     }
+
+
+def _headlines(decided: Mapping[str, Sequence[Outcome]]) -> str:
+    """Lists the promises of the papers' abstracts: the paper's number, ours, what it rests on, and the verdict."""
+    rows = []
+    for key, outcomes in decided.items():
+        for own in outcomes:
+            if "headline" in own.claim:
+                title = f"[{papers()[key]['title']}](../../benchmarks/{PAGES.name}/{key}.md), {own.claim['where']}"
+                rows.append((title, own.claim["headline"], own.claim["theirs"], *_evidence(own)))
+    table = _table(("paper", "promise", "the paper's", "ours", "rounds", "seeds", "data", "verdict"), rows)
+    whole = [cell for cell in cells(results()) if cell.whole]
+    apart = fmean(abs(cell.paper - cell.ours) for cell in whole)
+    picture = f"![Accuracies in the papers and here](../../benchmarks/{PAGES.name}/scatter.svg)"
+    words = (
+        f"{len(whole)} accuracies of the papers' tables were run with all rounds: on average ours are {apart:.1f}"
+        " points away."
+    )
+    return f"{table}\n\n{picture}\n\n{_text(words)}"
+
+
+class Cell(NamedTuple):
+    """An accuracy of a paper's table and ours, in %; `of` is the paper, `whole` tells whether ours had all rounds."""
+
+    of: str
+    whole: bool
+    paper: float
+    ours: float
+
+
+def cells(known: Mapping[str, list[Result]]) -> list[Cell]:
+    """Lists the cells of the papers' tables that were run, each with its longest runs and the paper's own metric."""
+    found = []
+    for experiment, own in known.items():
+        result, published = own[0], _published(experiment)
+        metric = {"best": "best_accuracy", "final": "final_accuracy"}.get(_which(experiment), "last5_accuracy")
+        for group in dict.fromkeys((*(row[key] for key in result.axes), row["method"]) for row in result.rows):
+            side = dict(zip((*result.axes, "method"), group, strict=True))
+            point = next(row.get("point", "") for row in result.rows_of(side))
+            values = list(result.values(side, metric).values())
+            if values and (point, side["method"]) in published:
+                title = papers()[experiment.split("/")[1]]["title"]
+                whole = result.rounds >= rounds_of(experiment)
+                found.append(Cell(title, whole, 100 * published[point, side["method"]], fmean(values)))
+    return found
+
+
+def _scatter(found: Sequence[Cell]) -> str:
+    """Draws the papers' accuracies against ours, with a diagonal."""
+    with style():
+        figure = Figure(figsize=(WIDTH, WIDTH), layout="constrained")
+        axes = figure.add_subplot()
+        values = [value for cell in found for value in (cell.paper, cell.ours)]
+        ends = min(values) - 2, max(values) + 2
+        axes.plot(ends, ends, color=GREY, linewidth=1)
+        kinds = dict.fromkeys((cell.of, cell.whole) for cell in found)
+        for colour, (title, whole) in zip(COLOURS, kinds, strict=False):
+            own = [cell for cell in found if (cell.of, cell.whole) == (title, whole)]
+            rounds = "all rounds" if whole else "fewer rounds"
+            fill = colour if whole else "none"
+            x, y = [cell.paper for cell in own], [cell.ours for cell in own]
+            axes.scatter(x, y, 26, facecolors=fill, edgecolors=colour, label=f"{title}, {rounds}")
+        axes.set(xlim=ends, ylim=ends, xlabel="accuracy in the paper, %", ylabel="accuracy here, %", aspect="equal")
+        axes.legend()
+    return _rounded(to_svg(figure, "Accuracies in the papers and here"))
+
+
+def _evidence(own: Outcome) -> tuple[str, str, str, str, str]:
+    """Returns our difference, of several the one that is least as claimed, and its rounds, seeds, data and verdict."""
+    if not own.pairs:
+        return own.reason, "", "", "", own.verdict
+    pair = min(own.pairs, key=lambda pair: ((False, None, True).index(pair.as_claimed), pair.difference.mean or 0))
+    few = len(own.pairs) - 1
+    more = f"; {few} more comparisons" if few > 1 else "; another comparison" if few else ""
+    result = pair.result
+    assert result is not None  # pairs without a result were left out
+    rounds = f"{result.rounds:,} of {rounds_of(result.experiment):,}"
+    return _pair(pair) + more, rounds, str(pair.common), own.setting, f"**{own.verdict}**"
 
 
 def _counts(decided: Mapping[str, Sequence[Outcome]]) -> str:
@@ -120,7 +203,7 @@ def _differences(decided: Mapping[str, Sequence[Outcome]]) -> str:
 
 def _why(own: Outcome) -> str:
     """Returns the examination of a claim that doesn't hold, and the ranking that any verdict may come with."""
-    why = own.claim.get("why", "") if own.verdict != "holds" else ""
+    why = f"{own.claim.get('why', '')} {own.claim.get('open', '')}".strip() if own.verdict != "holds" else ""
     return f"{why} {own.ranking}".strip() if own.pairs else ""
 
 
@@ -151,13 +234,17 @@ def _pictured(paper: Mapping[str, Any], known: Mapping[str, list[Result]]) -> Re
 
 
 def _picture(result: Result) -> str:
-    """Returns the report's figure of the curves, with coordinates rounded to keep the file small."""
+    """Returns the report's figure of the curves."""
     numbers = lambda point: {"round": int(point["round"]), "test_accuracy": float(point["test_accuracy"])}
     lines = [{**point, **numbers(point)} for points in result.curves.values() for point in points]
     names = list(dict.fromkeys(line["method"] for line in lines))
     series = {name: percent(curve(lines, name, "test_accuracy")) for name in names}
     figure = curves(with_series(panels_of(names), series), "round", "test accuracy, %", late=True)
-    text = to_svg(figure, f"Test accuracy by round, {_short(result.experiment)}")
+    return _rounded(to_svg(figure, f"Test accuracy by round, {_short(result.experiment)}"))
+
+
+def _rounded(text: str) -> str:
+    """Rounds the coordinates of a figure, to keep the file small."""
     return re.sub(r"(?<= )-?\d+\.\d{2,}(?= )", lambda number: f"{float(number[0]):.1f}", text)
 
 
@@ -203,29 +290,30 @@ def _pair(pair: Pair) -> str:
         return f"{point}neither `{pair.higher}` nor `{pair.lower}` reaches the target in a way that can be compared"
     unit = f" {metric.unit}" if metric.unit and metric.unit != "%" else metric.unit
     sides = []
+    times = f"{pair.comparison['times']:g} times " if "times" in pair.comparison else ""
     for side, value, seeds in zip((pair.higher, pair.lower), pair.values, pair.seeds, strict=True):
         figure = "" if _is_number(side) else f" {_figure(value, metric)}"
         more = f" ({count_seeds(seeds)})" if seeds > pair.difference.pairs else ""
         sides.append(f"{_name(side)}{figure}{unit if sides else ''}{more}")
-    return f"{point}{sides[0]} against {sides[1]}: {_difference(pair, metric)}{_limit(pair)}"
+    return f"{point}{times}{sides[0]} against {sides[1]}: {_difference(pair, metric)}{_limit(pair)}"
 
 
 def _limit(pair: Pair) -> str:
     """Names the limit that a difference must keep, unless it is 0."""
     if "within" in pair.comparison:
         return f" (must be within {pair.comparison['within']})"
-    margin = pair.comparison.get("margin", 0)
-    return f" (must be above {margin})" if margin else ""
+    return f" (must be above {pair.margin:.3g})" if pair.margin else ""
 
 
 def _difference(pair: Pair, metric: Metric) -> str:
-    mean, low, high, _ = pair.difference
+    mean, low, high = pair.difference.mean, pair.difference.low, pair.difference.high
     if pair.across:
         least, most = (_figure(value, metric, "+") for value in pair.across)
         common = "the common seed" if pair.difference.pairs == 1 else f"{pair.difference.pairs} common seeds"
         return f"{_figure(mean or 0, metric, '+')} with {common}, {least} to {most} between any two"
     if mean is None or low is None or high is None:
-        return f"{_figure(mean or 0, metric, '+')}, one seed"
+        close = f", less than {SAFE_POINTS:g} points" if pair.is_close else ""
+        return f"{_figure(mean or 0, metric, '+')}, one seed{close}"
     return f"{_figure(mean, metric, '+')} [{_figure(low, metric, '+')}, {_figure(high, metric, '+')}]"
 
 
@@ -277,6 +365,12 @@ def _not_run(key: str, paper: Mapping[str, Any], known: Mapping[str, list[Result
     if reasons:
         rows = [(why, ", ".join(listed)) for why, listed in reasons.items()]
         yield "## Experiments without results\n\n" + _table(("why", "experiments"), rows)
+
+
+@cache
+def _which(experiment: str) -> str:
+    """Returns which accuracy of a run the paper's table has, from the configuration."""
+    return (read_command(builtin_configs()[experiment]).stated.get("paper") or {}).get("which") or ""
 
 
 @cache

@@ -1,19 +1,23 @@
 """The papers' claims: verdicts against differences computed by hand; tables, pages and headers of run folders."""
 
 import csv
+import functools
 import json
 import math
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import registered
+from scipy import stats
 
 from fedjax_bal.config import builtin_configs, load_config, read_command, resolved_yaml
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import _claims
+import _paper_pages
 import papers
 
 pytestmark = pytest.mark.slow
@@ -104,6 +108,41 @@ def test_one_seed_decides_large_differences_alone(lead, verdict):
     assert outcome.verdict == verdict and outcome.pairs[0].difference.low is None
 
 
+@pytest.mark.parametrize(("points", "close"), [(3.1, True), (4.9, True), (5.1, False), (2.9, False)])
+def test_few_points_of_one_seed_are_marked(points, close):
+    (pair,) = decide(result({"a": [0.6 + points / 100], "b": [0.5]}), margin=10).pairs
+    assert pair.is_close == close
+
+
+def test_few_points_of_several_seeds_are_not_marked():
+    (pair,) = decide(result({"a": [0.54, 0.541], "b": [0.5, 0.5]})).pairs
+    assert pair.as_claimed and not pair.is_close
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.9, "not decided"), (2.1, "holds"), (0.4, "does not hold")])
+def test_one_seed_decides_a_swing_by_its_ratio(ratio, verdict):
+    swings = lambda size: [{"test_accuracy": str(0.5 + size * (-1) ** place)} for place in range(20)]
+    curves = {("", "", "a", "0"): swings(0.01 * ratio), ("", "", "b", "0"): swings(0.01)}
+    assert decide(result({"a": [0.5], "b": [0.5]}, curves=curves), metric="swing").verdict == verdict
+
+
+def test_a_side_can_be_a_multiple_and_a_margin_a_share_of_another_difference():
+    runs = result({"a": [0.8, 0.81], "b": [0.5, 0.51], "c": [0.6, 0.61]})
+    assert decide(runs).verdict == "holds" and decide(runs, times=0.5).verdict == "does not hold"
+    share = lambda share: {"share": share, "run": RUN, "higher": "c", "lower": "b"}  # of 10 points
+    assert decide(runs, margin=share(2.9)).verdict == "holds"
+    assert decide(runs, margin=share(3.1)).verdict == "does not hold"
+
+
+def test_a_formula_holds_without_runs_and_a_doubtful_stand_in_stays_open():
+    claim = {"run": RUN, "exact": "by algebra"}
+    exact = _claims.outcome({}, claim, {})
+    assert (exact.verdict, exact.setting, exact.reason) == ("holds", "in full", "by algebra")
+    claim = {"run": RUN, "compare": [{"higher": "a", "lower": "b"}], "open": "too far from the paper's data"}
+    runs = {RUN: [result({"a": [0.9, 0.91], "b": [0.5, 0.51]})]}
+    assert _claims.outcome({}, claim, runs).verdict == "not decided"
+
+
 def test_a_claim_about_several_holds_in_part():
     three = result({"a": [0.5, 0.51], "b": [0.4, 0.41], "c": [0.6, 0.61], "d": [0.5, 0.52]})
     assert decide(three, lower=["b", "c", "missing"]).verdict == "in part"
@@ -144,6 +183,57 @@ def test_curves_give_early_accuracy_swing_and_fall():
     assert _claims.METRICS["early_accuracy"].of({}, points[:5]) is None
 
 
+@functools.cache
+def stored_pairs():
+    """All comparisons of stored runs."""
+    known = _claims.results()
+    claims = [(paper, claim) for paper in _claims.papers().values() for claim in paper["claims"]]
+    return [pair for paper, claim in claims for pair in _claims.outcome(paper, claim, known).pairs]
+
+
+def last_five(file, method):
+    """Means of the last five evaluations in a stored table by seed, in points, read without the code above."""
+    text = (_claims.KEPT / file).read_text().splitlines()
+    head = text[0].split(",")
+    rows = [dict(zip(head, next(csv.reader([line])), strict=True)) for line in text[1:]]
+    return {row["seed"]: 100 * float(row["last5_accuracy"]) for row in rows if row["method"] == method}
+
+
+@pytest.mark.parametrize(
+    ("file", "higher", "lower", "margin"),
+    [
+        ("astraea_figure4a_fmnist.csv", "fedavg", "alpha 2.0", 0),
+        ("astraea_figure4a_fmnist.csv", "alpha 0.83", "fedavg", 0),
+        ("astraea_figures4b_9_fmnist.csv", "alpha 0.67", "no augmentation", 0),
+        ("astraea_fmnist_ltrf.csv", "astraea", "fedavg", 0),
+        ("astraea_fmnist_ltrf.csv", "astraea", "augmentation only", 0),
+        ("astraea_figure1_fmnist.csv", "LTRF2", "LTRF1", 0),
+        ("astraea_figure1_fmnist.csv", "BAL2", "BAL1", -1),
+        ("astraea_figure1_fmnist.csv", "INS", "BAL2", -1),
+        ("flcir_cifar10_1000_rounds.csv", "cucb", "random", 0),
+        ("flcir_cifar10_1000_rounds.csv", "cucb", "greedy", 0),
+    ],
+)
+def test_verdicts_of_stored_runs_are_those_of_a_t_test(file, higher, lower, margin):
+    ours, theirs = last_five(file, higher), last_five(file, lower)
+    leads = np.array([ours[seed] - theirs[seed] - margin for seed in sorted(ours)])
+    p, mean = stats.ttest_1samp(leads, 0).pvalue, leads.mean()
+    expected = None if p >= 0.05 else bool(mean > 0)
+    experiment = _claims.experiment_of(file.removesuffix(".csv").removesuffix("_1000_rounds"))
+    found = [
+        pair
+        for pair in stored_pairs()
+        if (pair.result.experiment, pair.higher, pair.lower, pair.margin) == (experiment, higher, lower, margin)
+        and pair.metric == "last5_accuracy"
+    ]
+    assert found and all(pair.as_claimed is expected for pair in found)
+
+
+def test_the_stored_pages_are_what_the_tables_give():
+    for file, text in _paper_pages.pages().items():
+        assert file.read_text(encoding="utf-8") == text, file
+
+
 def test_claims_and_experiments_name_each_other():
     known = {name for name in builtin_configs() if name.startswith("papers/")}
     claims = [claim for paper in _claims.papers().values() for claim in paper["claims"]]
@@ -152,10 +242,10 @@ def test_claims_and_experiments_name_each_other():
     assert named | runs == known
     for claim in claims:
         assert claim["claim"].endswith(".") and {"where", "theirs", "run"} <= claim.keys()
-        assert bool(claim.get("compare")) != ("untested" in claim)
+        assert len({"compare", "untested", "exact"} & claim.keys()) == 1
         assert claim.get("ranking", "best_accuracy") in _claims.METRICS
         for comparison in claim.get("compare", ()):
-            optional = {"metric", "margin", "within", "at", "run", "with", "rounds", "because"}
+            optional = {"metric", "margin", "within", "times", "at", "run", "with", "rounds", "because"}
             assert {"higher", "lower"} <= comparison.keys() <= {"higher", "lower", *optional}
             assert ("rounds" in comparison) == ("because" in comparison)
             assert comparison.get("metric", "last5_accuracy") in _claims.METRICS
