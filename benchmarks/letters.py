@@ -83,7 +83,7 @@ class ArraysOnly(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def split(words: dict[str, Any]) -> dict[str, np.ndarray]:
+def split(words: dict[str, Any]) -> dict[str, Any]:
     """Returns the arrays of an npz data set."""
     labels = np.concatenate(words["labels"])
     images = np.stack([enlarge(row) for row in np.concatenate(words["data"])])
