@@ -1,12 +1,12 @@
 """Times the strategies over models, cohorts and batches: evidence for the rule of `execution.strategy: auto` on CPUs.
 
-    python benchmarks/strategies.py [--cases 64-8-10 784-64-10] [--cohorts 10 100] [--batches 10 50] [--widths 4 8 16]
+    python benchmarks/strategies.py [--cases 64-8-10 784-64-10] [--cohorts 10 100] [--batches 10 50] [--widths 4 16]
                                     [--devices 1] [--method fedavg] [--uneven] [--repeats 7] [--json FILE]
 
 Whole rounds without evaluation, after compilation: six local steps of one batch for every client, or with `--uneven` as
 many as lognormal sizes give. Strategies are interleaved dispatch by dispatch, and cells are medians: processor and wall
-milliseconds a round. "whole" is `vmap` with all clients of a device at a time, a number is `vmap` with that chunk, and
-a star marks the choice of "auto". Pixels are random.
+milliseconds a round. "all" is `vmap` with all clients of a device at a time, a number is `vmap` with that many, and
+"auto" is what the rule takes, in parentheses. Pixels are random. Ten minutes by default, most of it compiling.
 """
 
 import statistics
@@ -52,10 +52,10 @@ CASES = {
 
 def main() -> None:
     parser = _common.parser(__doc__, repeats=7, file=True)
-    parser.add_argument("--cases", nargs="*", help="only these networks")
+    parser.add_argument("--cases", nargs="*", choices=CASES, help="only these networks")
     parser.add_argument("--cohorts", nargs="*", type=int, default=[10, 100])
     parser.add_argument("--batches", nargs="*", type=int, default=[10, 50])
-    parser.add_argument("--widths", nargs="*", type=int, default=[4, 8, 16])
+    parser.add_argument("--widths", nargs="*", type=int, default=[])
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--method", default="fedavg")
     parser.add_argument("--uneven", action="store_true", help="clients of lognormal sizes")
@@ -66,23 +66,25 @@ def main() -> None:
     split_cpu(asked.devices)
     keep_compiled_programs()
     records = []
-    ways = ["map", "whole", *map(str, asked.widths)]
+    ways = ["map", "all", *map(str, asked.widths), "auto"]
     print("| network | clients | batch | " + " | ".join(ways) + " |")
     print("|---" * (3 + len(ways)) + "|")
-    for name, case in CASES.items():
-        for cohort in asked.cohorts if name in (asked.cases or CASES) else ():
+    for name in asked.cases or CASES:
+        for cohort in asked.cohorts:
             for batch in asked.batches:
-                record = measured(case, cohort, batch, asked)
+                record = measured(CASES[name], cohort, batch, asked)
                 records.append({"network": name, "clients": cohort, "batch": batch, **record})
-                cells = [
-                    f"{1e3 * record['processor_s'][way]:.2f} {1e3 * record['wall_s'][way]:.2f}"
-                    + "*" * (way == record["auto"])
-                    if way in record["wall_s"]
-                    else ""
-                    for way in ways
-                ]
+                cells = [cell(record, way) for way in ways]
                 print(f"| {name} | {cohort} | {batch} | " + " | ".join(cells) + " |", flush=True)
     _common.write_figures(asked.json, records)
+
+
+def cell(record: dict[str, Any], way: str) -> str:
+    """Formats the milliseconds of a strategy; empty for more clients at a time than there are."""
+    way, chosen = (record["auto"], f" ({record['auto']})") if way == "auto" else (way, "")
+    if way not in record["wall_s"]:
+        return ""
+    return f"{1e3 * record['processor_s'][way]:.2f} {1e3 * record['wall_s'][way]:.2f}{chosen}"
 
 
 def measured(case: Case, cohort: int, batch: int, asked: Any) -> dict[str, Any]:
@@ -90,16 +92,15 @@ def measured(case: Case, cohort: int, batch: int, asked: Any) -> dict[str, Any]:
     from fedjax_bal.options import Execution
 
     federation = federated(case, max(cohort, CLIENTS), batch, asked.uneven)
-    build = lambda **layout: simulation_of(
-        case, federation, cohort, batch, asked, Execution(**layout)
-    )
-    widths = [width for width in asked.widths if width * asked.devices < cohort]
-    runs = {"map": build(strategy="map"), "whole": build(strategy="vmap", chunk=-(-cohort // asked.devices))}
-    runs |= {str(width): build(strategy="vmap", chunk=width) for width in widths}
-    chosen = build().setting.layout
-    auto = [way for way, run in runs.items() if run.setting.layout == chosen]
-    found = time_interleaved(runs, asked.repeats)
-    return {"auto": auto[0] if auto else str(chosen.width), **found}
+    build = lambda **layout: simulation_of(case, federation, cohort, batch, asked, Execution(**layout))
+    share = -(-cohort // asked.devices)
+    runs = {"map": build(strategy="map"), "all": build(strategy="vmap", chunk=share)}
+    runs |= {str(width): build(strategy="vmap", chunk=width) for width in asked.widths if width < share}
+    automatic = build()
+    layout = automatic.setting.layout
+    same = [way for way, run in runs.items() if run.setting.layout == layout]
+    auto = same[0] if same else str(layout.width)
+    return {"auto": auto, **time_interleaved({auto: automatic} | runs, asked.repeats)}
 
 
 def federated(case: Case, clients: int, batch: int, uneven: bool) -> Any:

@@ -206,7 +206,8 @@ def make_round(
         participation: which clients train, and which of their updates arrive, in `plans`; by default ten random
             clients, or all if there are fewer, and all updates. With a selector that draws clients by size, all updates
             of a plan start with equal weights.
-        execution: strategy and precision; several clients train at a time under "vmap".
+        execution: strategy and precision; under "vmap" all clients of a plan train at a time, under "auto" on a CPU as
+            many as `fedjax_bal.simulate` would train on one device.
         server_optimizer: by default the recipe's, or else plain averaging.
 
     Returns:
