@@ -26,7 +26,7 @@ many."""
 TOGETHER = 2**20
 """Bytes that the clients that train at a time have together, so that they stay in a core's cache."""
 
-FEWEST = 8
+FEWEST = 6
 """The fewest clients for which training at a time is worth it."""
 
 
