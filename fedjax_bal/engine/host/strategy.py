@@ -52,7 +52,9 @@ def with_layout(setting: Setting, strategy: str, sizes: np.ndarray, selector: Se
     steps = steps[steps > 0] if steps.any() else np.ones(1, int)
     shape = (selector.chains, selector.chain_length, selector.passes)
     devices, most, chunk = setting.layout.devices, most_at_a_time(setting), setting.execution.chunk
-    layout = lay_out("vmap", devices, steps, *shape, None if chunk == "auto" else chunk, most)
+    # "auto" depends on the number of clients that could train at a time.
+    tried = "vmap" if strategy == "auto" else resolve_strategy(strategy, most, 1)
+    layout = lay_out(tried, devices, steps, *shape, None if chunk == "auto" else chunk, most)
     if resolve_strategy(strategy, most, layout.width) == "map":
         layout = Layout("map", devices)
     return dataclasses.replace(setting, layout=layout)
