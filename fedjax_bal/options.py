@@ -157,12 +157,12 @@ class Execution:
 
     Attributes:
         strategy: how clients are executed, not what they compute: "map" runs them one after another on each device,
-            "vmap" several at a time; "auto" takes "map" on CPUs and "vmap" on accelerators; "debug" runs one client at
-            a time on one device without compiling, so that an error in a part names its line, client, local step and
-            batch.
+            "vmap" several at a time; "auto" takes "vmap" on accelerators and, for small dense networks, on CPUs, else
+            "map"; "debug" runs one client at a time on one device without compiling, so that an error in a part names
+            its line, client, local step and batch.
         devices: number of jax devices that share the work; "auto" for all, which on a CPU is one for each core.
         chunk: number of clients that a device trains at a time under "vmap"; "auto" for the largest number that fits in
-            memory and wastes few steps.
+            memory and wastes few steps; with the strategy "auto", in a CPU's cache.
         client_memory: where to keep a method's memory of each client: "device"; "host"; "disk", in an unnamed file in
             the run folder that disappears with the process; "auto" for the devices if it fits there, or else the host.
         precision: precision of the model's computations: "float32"; "tensorfloat32", for matrix products on devices

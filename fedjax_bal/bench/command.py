@@ -17,12 +17,15 @@ from rich.table import Table
 from rich.text import Text
 
 from fedjax_bal.bench.measure import Case, matmul_peak, measure
+from fedjax_bal.bench.published import TENSORFLOAT32, published_figure
 from fedjax_bal.bench.workloads import WORKLOADS, Workload, simulation_of, workload_federation
 from fedjax_bal.config import load_config
 from fedjax_bal.engine.host import Simulation
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.files import check_replaceable, write_atomically
 from fedjax_bal.lab import SharedInputs, device_name, set_up, versions
+from fedjax_bal.models import automatic, convolves
+from fedjax_bal.target import target_platform
 from fedjax_bal.validate import finite_number, one_of, whole_number
 
 _CHANGEABLE = ("execution.", "model.convolution=")
@@ -87,7 +90,12 @@ def cases(wanted: BenchOptions) -> list[Case]:
         inputs = SharedInputs(wanted.data_dir, wanted.devices)
         comparison = set_up(load_config(wanted.config, (*wanted.overrides, *changes)), inputs)
         return [
-            Case(method.name, lambda made=simulation: made, method.execution.options.precision)
+            Case(
+                method.name,
+                lambda made=simulation: made,
+                method.execution.options.precision,
+                _form(method.model.name, method.model.convolution),
+            )
             for method, simulation in zip(comparison.methods, comparison.simulations, strict=True)
         ]
 
@@ -107,18 +115,39 @@ def cases(wanted: BenchOptions) -> list[Case]:
         return simulation_of(workload, federation, cohort, execution, config.model.convolution)
 
     chosen = [WORKLOADS[name] for name in dict.fromkeys(wanted.workloads or WORKLOADS)]
-    return [Case(workload.name, functools.partial(make, workload), execution.precision) for workload in chosen]
+    form = config.model.convolution
+    return [
+        Case(workload.name, functools.partial(make, workload), execution.precision, _form(workload.model, form))
+        for workload in chosen
+    ]
+
+
+def _form(model: str, convolution: str) -> str:
+    """Returns the form in which a model's convolutions are computed; empty if it has none."""
+    if not convolves(model):
+        return ""
+    return automatic.choice()[0] if convolution == "auto" else convolution
 
 
 def bench(wanted: BenchOptions, note: Callable[[str], None] = lambda text: None) -> Iterator[dict[str, Any]]:
     """Yields the record of each case, as `measure` returns it, with `device`, `versions` and `data` added.
 
-    Finished results survive the failure of a later case. The compilation cache is off, because compile time is
-    measured, too. Raises `ValueError`, which names the case, for invalid options, missing data or divergence.
+    Further keys are `platform`; `instruction_set`, the vector instructions of a CPU; and `published`, the figure of
+    this workload on this kind of machine, None if there is none. Finished results survive the failure of a later case.
+    The compilation cache is off, because compile time is measured, too. Raises `ValueError`, which names the case, for
+    invalid options, missing data or divergence.
     """
     chosen = cases(wanted)
     real = wanted.config is not None or wanted.data_dir is not None
-    about = {"device": device_name(), "versions": versions(), "data": "real images" if real else "random pixels"}
+    platform = target_platform()
+    about = {
+        "device": device_name(),
+        "platform": platform,
+        "instruction_set": automatic.instruction_set() if platform == "cpu" else "",
+        "versions": versions(),
+        "data": "real images" if real else "random pixels",
+    }
+    as_published = wanted.config is None and wanted.clients_per_round is None
     best: dict[str, float] = {}
 
     def peak(precision: str) -> float:
@@ -133,7 +162,8 @@ def bench(wanted: BenchOptions, note: Callable[[str], None] = lambda text: None)
                 record = measure(case, peak, wanted.seconds, note)
             except DivergenceError as error:
                 raise ValueError(f"{case.name}: diverged in {error}") from error
-            yield record | about
+            published = published_figure(case.name, case.precision) if as_published else None
+            yield record | about | {"published": published}
     finally:
         jax.config.update("jax_enable_compilation_cache", kept)
 
@@ -164,16 +194,28 @@ def bench_command(wanted: BenchOptions, console: Console, file: str | None) -> N
 
 
 def caption(records: Sequence[dict[str, Any]]) -> str:
-    """Lists the properties that all records share."""
+    """Lists the properties that all records share, how each was executed, and what has been published of them."""
     first = records[0]
-    strategies = ", ".join(dict.fromkeys(record["strategy"] for record in records))
     peak = first["matmul_peak_flops_per_s"] / 1e9
-    return (
-        f"{first['device']}, {first['devices']} XLA device{'s' if first['devices'] > 1 else ''}, "
-        f"jax {first['versions']['jax']}, fedjax_bal {first['versions']['fedjax_bal']}\n"
-        f"strategy {strategies}; {first['data']}; medians over dispatches, spread is highest minus lowest\n"
-        f"memory {first['memory_kind']}; peak {peak:.0f} GFLOP/s, of large {first['precision']} matrix products"
-    )
+    instructions = first["instruction_set"] and f" with {first['instruction_set']}"
+    ways: dict[str, list[str]] = {}
+    for record in records:
+        form = record["convolution"] and f", {record['convolution']} convolutions"
+        ways.setdefault(f"strategy {record['strategy']}{form}", []).append(record["workload"])
+    lines = [
+        f"{first['device']}{instructions}, {first['devices']} XLA device{'s' if first['devices'] > 1 else ''}, "
+        f"jax {first['versions']['jax']}, fedjax_bal {first['versions']['fedjax_bal']}",
+        "; ".join(f"{way}: {', '.join(names)}" for way, names in ways.items()),
+        f"{first['data']}; medians over dispatches, spread is highest minus lowest",
+        f"memory {first['memory_kind']}; peak {peak:.0f} GFLOP/s, of large {first['precision']} matrix products",
+    ]
+    known = [record for record in records if record["published"]]
+    if known:
+        figures = [f"{record['workload']} {record['published']['client_updates_per_s']:,}" for record in known]
+        lines.append(f"published: {', '.join(figures)} updates/s on {known[0]['published']['machine']}")
+    if first["platform"] == "gpu" and first["precision"] == "float32":
+        lines.append(TENSORFLOAT32)
+    return "\n".join(lines)
 
 
 def table(records: Sequence[dict[str, Any]]) -> Table:

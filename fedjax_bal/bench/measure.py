@@ -42,11 +42,13 @@ class Case(NamedTuple):
         name: the name in the table.
         make: builds the simulation.
         precision: a key of `PRECISIONS`; the case is compared with this precision's peak.
+        convolution: the form of the model's convolutions; empty if it has none.
     """
 
     name: str
     make: Callable[[], Simulation]
     precision: str = "float32"
+    convolution: str = ""
 
 
 class _MeasuredRun:
@@ -86,8 +88,9 @@ def measure(
         `spread`, the lowest and highest client updates per second; `compile_s`; `flops_per_s`, of the model's own
         arithmetic as `flops.model_flops` counts it; `matmul_peak_flops_per_s` and `matmul_peak_share`;
         `padding_waste`, the share of computed steps that are padding; `peak_memory_bytes` and `memory_kind`;
-        `strategy`, `precision`, `devices` and `clients_at_a_time` on all of them; `rounds` and `dispatches` that
-        counted, `rounds_per_dispatch`; `clients_per_round`; `train_loss`, pairs of a round and its loss; `params`.
+        `strategy`, `convolution`, `precision`, `devices` and `clients_at_a_time` on all of them; `rounds` and
+        `dispatches` that counted, `rounds_per_dispatch`; `clients_per_round`; `train_loss`, pairs of a round and its
+        loss; `params`.
     """
     note(f"{case.name}: loading")
     forget_peak()
@@ -133,6 +136,7 @@ def measure(
         "peak_memory_bytes": memory.size,
         "memory_kind": memory.kind,
         "strategy": layout.strategy,
+        "convolution": case.convolution,
         "devices": layout.devices,
         "clients_at_a_time": layout.width * layout.devices,
         "precision": case.precision,

@@ -23,6 +23,7 @@ from fedjax_bal.lab.setup import Setup, SharedInputs, set_up
 from fedjax_bal.lab.summary import Cost, total
 from fedjax_bal.lab.training_line import training_line
 from fedjax_bal.metrics import RunHistory, summarise_run
+from fedjax_bal.target import target_platform
 
 
 class MemoryFolder:
@@ -159,13 +160,13 @@ class Comparison:
 
         self._idle = self.before.get("finished") is True and all(run.is_over for run in self.runs)
         layouts = [run.simulation.setting.layout for run in self.runs]
-        now = RecordedExecution(max(layout.devices for layout in layouts), environment.numeric_settings())
+        now = RecordedExecution(max(layout.devices for layout in layouts), environment.numeric_settings(), {})
         begun = execution if execution and any(run.round for run in self.runs) else now
         if not self._idle:
             self._check_execution(begun, now)
         self.folder.begin(config, fresh=False)
         if not self._idle:
-            self.folder.write_execution(begun)
+            self.folder.write_execution(begun._replace(strategies=self._settle_strategies(begun)))
         for run in self.runs:
             self._drop_later(run)
         self._write_metrics()
@@ -180,6 +181,16 @@ class Comparison:
             )
         if first.devices != now.devices:
             self.note(f"started on {first.devices} device(s), resumes on {now.devices}: last digits may differ")
+
+    def _settle_strategies(self, first: RecordedExecution) -> dict[str, str]:
+        """Makes runs go on with the strategies with which they began, and returns these, by method."""
+        # Older versions took the platform's strategy for all networks.
+        older = "map" if target_platform() == "cpu" else "vmap"
+        for run in self.runs:
+            strategy = older if first.strategies is None else first.strategies.get(run.id.method)
+            if strategy and run.simulation.execution.strategy == "auto":
+                run.simulation.set_strategy(strategy)
+        return {run.id.method: run.simulation.setting.layout.strategy for run in self.runs}
 
     def last_state(self, run: Run) -> RunState | None:
         """Returns what a run has last saved; None if it has saved nothing."""

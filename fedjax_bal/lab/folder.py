@@ -82,10 +82,12 @@ class RecordedExecution(NamedTuple):
     Attributes:
         devices: number of devices that share the work.
         settings: jax's settings that affect random numbers and rounding, by name.
+        strategies: what `execution.strategy: auto` was resolved to, by method; None in folders of older versions.
     """
 
     devices: int
     settings: Mapping[str, str]
+    strategies: Mapping[str, str] | None = None
 
 
 def run_name(method: str, seed: int) -> str:

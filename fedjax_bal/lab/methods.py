@@ -45,6 +45,7 @@ from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.status import StatusLine, duration
+from fedjax_bal.target import target_platform
 from fedjax_bal.types import Federation, Model, Variables
 
 _CHECKPOINT_EVERY = 10  # rounds, as in configurations
@@ -284,8 +285,9 @@ def train_methods(
         }
 
     callbacks = [TrainingStatus(status, runs), PostTraining()]
-    # One at a time, CPUs are as fast, compile less, and give the bits of `simulate` and of the command line.
-    stacked = any(simulation.setting.layout.strategy == "vmap" for simulation in simulations.values())
+    # One at a time, CPUs compile less, and give the bits of `simulate` and of the command line.
+    several = any(simulation.setting.layout.strategy == "vmap" for simulation in simulations.values())
+    stacked = several and (target_platform() != "cpu" or execution.strategy == "vmap")
     if isinstance(folder, MemoryFolder):
         comparison = Comparison(runs, folder, note, describe)
         train_comparison(comparison, callbacks, stacked=stacked)

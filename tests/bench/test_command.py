@@ -30,7 +30,7 @@ BAD = {
 KEYS = """
 workload client_updates_per_s samples_per_s spread compile_s flops_per_s matmul_peak_flops_per_s matmul_peak_share
 padding_waste peak_memory_bytes memory_kind device devices versions strategy precision rounds clients_per_round params
-train_loss
+train_loss convolution platform instruction_set published
 """
 
 

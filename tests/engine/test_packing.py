@@ -7,10 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_bal import data, models, recipes
 from fedjax_bal.engine.device.layout import Layout
+from fedjax_bal.engine.host import build_simulation, strategy
 from fedjax_bal.engine.host.assignment import assign, in_lanes
 from fedjax_bal.engine.host.strategy import TOLERATED_WASTE, choose_width, lanes_computed, lay_out
+from fedjax_bal.optim import optimizer
+from fedjax_bal.options import Execution, LocalTraining, Participation
 
+SGD = optimizer("sgd", 0.1)
 STEPS = st.lists(st.integers(0, 60), min_size=1, max_size=40)
 LAYOUTS = [
     Layout("map", 1), Layout("map", 3), Layout("vmap", 1, 4, lanes=True), Layout("vmap", 3, 2, lanes=True),
@@ -94,3 +99,51 @@ def test_equal_clients_all_train_at_once():
     assert lay_out("vmap", 1, np.full(50, 6), chains=20, chain_length=2, passes=1) == Layout("vmap", 1, 20, lanes=False)
     assert lay_out("vmap", 1, np.full(50, 6), chains=20, chain_length=1, passes=1, chunk=7).width == 7
     assert lay_out("map", 2, np.full(50, 6), chains=20, chain_length=1, passes=1, chunk=7) == Layout("map", 2)
+
+
+def test_the_width_that_fits_a_cache_comes_in_equal_turns():
+    width = lambda most: lay_out("vmap", 1, np.full(50, 6), chains=100, chain_length=1, passes=1, most=most).width
+    assert [width(most) for most in (7, 54, 99, 200)] == [7, 50, 50, 100]
+
+
+NETWORKS = {
+    "a small dense network": (models.build("mlp", 10, (8, 8, 1), hidden=(8,)), 10, "vmap", "vmap"),
+    "with a large batch": (models.build("mlp", 10, (8, 8, 1), hidden=(8,)), 200, "map", "vmap"),
+    "a dense network": (models.build("mlp", 10, (28, 28, 1), hidden=(16,)), 10, "map", "vmap"),
+    "a large dense network": (models.build("mlp", 10, (28, 28, 1), hidden=(64,)), 10, "map", "map"),
+    "small convolutions": (models.build("tiny_bn", 10, (8, 8, 1)), 10, "map", "map"),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_auto_trains_several_clients_of_a_small_dense_network_at_a_time(name, monkeypatch):
+    model, rows, on_a_core, on_several = NETWORKS[name]
+    for platform, cores, chosen in (("cpu", 1, on_a_core), ("cpu", 2, on_several), ("gpu", 1, "vmap")):
+        monkeypatch.setattr(strategy, "target_platform", lambda platform=platform: platform)
+        monkeypatch.setattr(strategy, "cores", lambda cores=cores: cores)
+        assert simulation(model, rows).setting.layout.strategy == chosen
+
+
+def test_auto_counts_the_optimizers_state_and_the_cohort(monkeypatch):
+    monkeypatch.setattr(strategy, "cores", lambda: 1)
+    small, *_ = NETWORKS["a small dense network"]
+    most = lambda **changes: strategy.most_at_a_time(simulation(small, 10, **changes).setting)
+    of_one = 4 * (64 * 8 + 8 + 8 * 10 + 10)
+    images = 4 * 10 * 64
+    assert most() == strategy.TOGETHER // (of_one + images)
+    counts = 4  # Adam counts its steps
+    assert most(optimizer=optimizer("adam", 0.1)) == strategy.TOGETHER // (3 * of_one + counts + images)
+    width = lambda clients: simulation(small, 10, clients=clients).setting.layout.width
+    assert (width(strategy.FEWEST), width(strategy.FEWEST - 1)) == (strategy.FEWEST, 1)
+
+
+def simulation(model, rows, clients=40, optimizer=SGD):
+    """A federation of clients with one batch each, all of which train in every round."""
+    images = np.zeros((clients * rows, *model.input_shape), np.uint8)
+    owned = np.arange(len(images)).reshape(clients, rows)
+    federation = data.federate(images, np.zeros(len(images), np.int32), owned, 10)
+    return build_simulation(
+        recipes.fedavg(), model, federation, (images[:1], np.zeros(1, np.int32)), rounds=1,
+        local=LocalTraining(batch_size=rows, optimizer=optimizer),
+        participation=Participation(clients_per_round=clients), execution=Execution(devices=1),
+    )  # fmt: skip

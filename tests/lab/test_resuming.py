@@ -11,6 +11,7 @@ import small_run
 import yaml
 
 from fedjax_bal.config import load_config, with_convolution
+from fedjax_bal.engine.host import strategy
 from fedjax_bal.lab import FolderError, RunFolder, Stopped
 from fedjax_bal.lab.compare import open_comparison
 from fedjax_bal.lab.environment import numeric_settings
@@ -86,6 +87,29 @@ def test_a_run_goes_on_with_the_devices_that_it_began_with(tmp_path):
     assert json.loads(record.read_text())["devices"] == 2  # as it began
     small_run.run(path, short(tmp_path, 6), devices=1, fresh=True)
     assert json.loads(record.read_text())["devices"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("began", ["vmap", "map"])
+def test_a_run_goes_on_with_the_strategy_that_auto_stood_for_when_it_began(tmp_path, monkeypatch, began):
+    def rule(chosen):
+        monkeypatch.setattr(strategy, "FEWEST", {"vmap": 1, "map": 100}[chosen])
+
+    small = ("model={name: mlp, hidden: [4]}", "seeds=[0]", "methods=fedavg")
+    wanted = lambda rounds: small_run.config(tmp_path, *small, f"training.rounds={rounds}")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    record = parts / "execution.json"
+    rule(began)
+    small_run.run(whole, wanted(4))
+    small_run.run(parts, wanted(2))
+    if began == "map":  # as in a folder of a version without a rule
+        known = json.loads(record.read_text())
+        assert known.pop("strategies") == {"fedavg": "map"}
+        record.write_text(json.dumps(known))
+    rule({"map": "vmap", "vmap": "map"}[began])
+    small_run.run(parts, wanted(4))
+    assert json.loads(record.read_text())["strategies"] == {"fedavg": began}
+    assert results(parts) == results(whole)
 
 
 def begin(path, *changes):

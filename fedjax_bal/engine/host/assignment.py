@@ -44,12 +44,15 @@ def assign(layout: Layout, steps: np.ndarray, delivered: np.ndarray) -> tuple[As
         # All lanes of all devices are packed at once: a device's turns are the length of its longest lane, and a round
         # ends with its last device, so only the balance of lanes matters. The longest chains go first into lanes
         # 0, 1, 2, ...; dealing these out to the devices in turn keeps one device from getting all of the longest.
-        packed = in_lanes(total[active], layout.devices * width)
-        lanes = [[active[items] for items in packed[device :: layout.devices]] for device in range(layout.devices)]
-        joined = [np.concatenate(device) for device in lanes]
-        by_device = [chains[longest_first(total[chains])] for chains in joined]
-        turns = [max(int(total[lane].sum()) for lane in device) for device in lanes]
-        computed = width * sum(turns)
+        owner, loads = pack_greedily(total[active], layout.devices * width)
+        order = longest_first(total[active])
+        lane, device = np.divmod(owner[order], layout.devices)
+        order, lane, device = (each[np.argsort(lane, kind="stable")] for each in (active[order], lane, device))
+        queues = [order[device == number] for number in range(layout.devices)]
+        lengths = [np.bincount(lane[device == number], minlength=width) for number in range(layout.devices)]
+        by_device = [chains[longest_first(total[chains])] for chains in queues]
+        turns = loads.reshape(width, layout.devices).max(0)
+        computed = width * int(turns.sum())
     else:
         # A bucket waits for its longest chain, so chains of about equal length share a bucket, and whole buckets are
         # packed by their longest chain. Only the last bucket may not be full. It is the shortest, and so the last of
@@ -58,8 +61,9 @@ def assign(layout: Layout, steps: np.ndarray, delivered: np.ndarray) -> tuple[As
         buckets = [order[start : start + width] for start in range(0, len(order), width)]
         packed = in_lanes([int(total[bucket[0]]) for bucket in buckets], layout.devices)
         by_device = [np.concatenate([order[:0], *(buckets[number] for number in numbers)]) for numbers in packed]
-        lanes = [[chains, *[chains[:0]] * (width - 1)] for chains in by_device]  # for the shapes only, never read
-        turns = [int(total[chains].sum()) for chains in by_device]
+        # The lanes are for the shapes only, and never read.
+        queues, lengths = by_device, [np.zeros(width, int)] * layout.devices
+        turns = np.array([total[chains].sum() for chains in by_device])
         computed = width * sum(int(steps[bucket].max(0).sum()) for bucket in buckets)
 
     # Shapes never change, so each device has places for all chains of a round.
@@ -71,9 +75,9 @@ def assign(layout: Layout, steps: np.ndarray, delivered: np.ndarray) -> tuple[As
     assignment = Assignment(
         chains=padded(by_device).astype(np.int32),
         count=np.array([len(chains) for chains in by_device], np.int32),
-        queues=padded([np.concatenate(device) for device in lanes]).astype(np.int32),
-        starts=np.stack([np.cumsum([0, *map(len, device)]) for device in lanes]).astype(np.int32),
-        turns=np.array(turns, np.int32),
+        queues=padded(queues).astype(np.int32),
+        starts=np.stack([np.cumsum([0, *each]) for each in lengths]).astype(np.int32),
+        turns=turns.astype(np.int32),
     )
     return assignment, StepCounts(int(steps[active].sum()), computed)
 

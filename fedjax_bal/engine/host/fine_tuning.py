@@ -109,10 +109,14 @@ class FineTuner:
         self._tests = tests
         self._sizes = np.diff(tests.offsets)
         self._clients = np.flatnonzero(self._sizes)
+        self._epochs = epochs
         sizes = np.diff(federation.offsets)
-        self._setting = dataclasses.replace(plain_setting(simulation.setting, epochs), max_size=int(sizes.max()))
-        check_steps(self._setting, sizes, simulation.selector.chains * simulation.selector.chain_length)
+        check_steps(self._plain_setting(), sizes, simulation.selector.chains * simulation.selector.chain_length)
         self._program: Any = None
+
+    def _plain_setting(self) -> Setting:
+        setting = plain_setting(self.simulation.setting, self._epochs)
+        return dataclasses.replace(setting, max_size=int(np.diff(self.federation.offsets).max()))
 
     def run(self, seed: int, snapshot: Snapshot) -> FineTuned:
         """Fine-tunes a run's model; layouts agree up to rounding. Compiles the program the first time."""
@@ -120,7 +124,7 @@ class FineTuner:
         number = np.int32(snapshot.round)
         key = purpose_key(jax.random.key(seed), "personalise")
         model = self.simulation.tested_model(seed, snapshot)
-        given = (key, number, replicate(model, self._setting.layout))
+        given = (key, number, replicate(model, self.simulation.setting.layout))
 
         def build(setting: Setting) -> Any:
             jitted = jax.jit(setting.traced(train_and_test), out_shardings=setting.layout.replicated)
@@ -128,7 +132,8 @@ class FineTuner:
 
         if self._program is None:
             fixed = self.simulation.execution.chunk != "auto"
-            self._setting, self._program = compile_to_fit(self._setting, build, fixed=fixed)
+            # Only now, because a run that resumes may have got another strategy since this was created.
+            self._setting, self._program = compile_to_fit(self._plain_setting(), build, fixed=fixed)
         results = [self._program(self._setting, *given, cohort, stored) for cohort in self._cohorts(self._setting)]
         hits, broken = (np.concatenate(column)[: len(self._clients)] for column in zip(*results, strict=True))
         accuracies = np.full(len(self._sizes), np.nan)

@@ -12,7 +12,7 @@ from fedjax_bal.caches import keep_compiled_programs
 from fedjax_bal.engine.device import VALIDATION, Layout, Setting, TestSet, at_precision, in_batches
 from fedjax_bal.engine.host import compatibility
 from fedjax_bal.engine.host.simulation import Simulation
-from fedjax_bal.engine.host.strategy import device_count, resolve_strategy, with_layout
+from fedjax_bal.engine.host.strategy import device_count, with_layout
 from fedjax_bal.jax_setup import is_traced, package_settings, start_jax
 from fedjax_bal.metrics import METRICS, EarlyStopping, client_accuracies, shot_groups
 from fedjax_bal.models import check_is_model, normalisation_of
@@ -179,13 +179,13 @@ def build_simulation(
         evaluation=evaluation,
         measured=tuple(each for each in declared if each.enabled(evaluation, federation)),
         test_images=test_images,
-        layout=Layout(resolve_strategy(execution.strategy), 1 if execution.debugs else device_count(execution.devices)),
+        layout=Layout(devices=1 if execution.debugs else device_count(execution.devices)),
         execution=execution,
     )
     if participation.speed is not None:
         participation.speed.check_deadline(np.asarray(setting.local_steps(sizes)), selector.passes)
     return Simulation(
-        setting=with_layout(setting, sizes, selector, None if execution.chunk == "auto" else execution.chunk),
+        setting=with_layout(setting, execution.strategy, sizes, selector),
         federation=federation,
         test=test,
         rounds=rounds,

@@ -26,6 +26,7 @@ from fedjax_bal.engine.device import (
 from fedjax_bal.engine.host.compatibility import arranged, check_is_federation
 from fedjax_bal.engine.host.front_door import build_simulation
 from fedjax_bal.engine.host.simulation import Simulation
+from fedjax_bal.engine.host.strategy import in_equal_turns, most_at_a_time, resolve_strategy
 from fedjax_bal.jax_setup import in_32_bits, package_settings
 from fedjax_bal.models import any_derivative, differentiable
 from fedjax_bal.optim import AnyOptimizer
@@ -148,9 +149,7 @@ class RoundFunction:
         placed = _with_empty_places(in_32_bits(Plan(*plan)), self.federation.num_clients)
         trains = _local_steps(setting, placed, self.federation) > 0  # others would return what they received
         plan = placed._replace(delivered=placed.delivered & trains)
-        # One client at a time, or all chains of the plan in one bucket, in which lanes would gain nothing.
-        layout = Layout("map", 1) if setting.layout.strategy == "map" else Layout("vmap", 1, len(plan.clients))
-        setting = dataclasses.replace(setting, layout=layout)
+        setting = dataclasses.replace(setting, layout=_layout(setting, len(plan.clients)))
         assignment = _assign(setting, plan, self.federation)
         # The state holds the memory of all clients, so that a client's seat is its number.
         row = DispatchPlan(state.round, True, False, plan, plan.clients, assignment)
@@ -207,7 +206,8 @@ def make_round(
         participation: which clients train, and which of their updates arrive, in `plans`; by default ten random
             clients, or all if there are fewer, and all updates. With a selector that draws clients by size, all updates
             of a plan start with equal weights.
-        execution: strategy and precision; several clients train at a time under "vmap".
+        execution: strategy and precision; under "vmap" all clients of a plan train at a time, under "auto" on a CPU as
+            many as `fedjax_bal.simulate` would train on one device.
         server_optimizer: by default the recipe's, or else plain averaging.
 
     Returns:
@@ -288,6 +288,14 @@ def _local_steps(setting: Setting, plan: Plan, federation: Federation) -> Array:
     inside = jnp.clip(plan.clients, 0, federation.num_clients - 1)
     offsets = jnp.asarray(federation.offsets)
     return setting.local_steps(offsets[inside + 1] - offsets[inside], plan.limits)
+
+
+def _layout(setting: Setting, chains: int) -> Layout:
+    """Lays a plan of G chains out, in buckets: lanes would gain nothing, as the host doesn't know the plan."""
+    most = most_at_a_time(setting)
+    width = in_equal_turns(chains, most)
+    strategy = resolve_strategy(setting.execution.strategy, most, width)
+    return Layout(strategy, 1, 1 if strategy == "map" else width)
 
 
 def _assign(setting: Setting, plan: Plan, federation: Federation) -> Assignment:

@@ -39,6 +39,7 @@ from fedjax_bal.engine.host.memory import (
 )
 from fedjax_bal.engine.host.placement import divide, fetch, replicate
 from fedjax_bal.engine.host.planner import PlannedDispatch, Planner
+from fedjax_bal.engine.host.strategy import with_layout
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.metrics import LONG, Fault, FaultCounts, RoundCounts, RoundResult, Traffic, count_round, record_round
 from fedjax_bal.options import Execution, Participation
@@ -162,6 +163,10 @@ class Simulation:
         self._shapes: State = shapes
         self._compiled: Any = None
         self._ahead: tuple[Any, PlannedDispatch] | None = None
+
+    def set_strategy(self, strategy: str) -> None:
+        """Executes the clients in another way; before the program is compiled."""
+        self.setting = with_layout(self.setting, strategy, np.diff(self.federation.offsets), self.selector)
 
     @property
     def keeps_memory_on_host(self) -> bool:

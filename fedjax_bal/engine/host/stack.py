@@ -21,7 +21,7 @@ from fedjax_bal.engine.host.memory import program_bytes
 from fedjax_bal.engine.host.placement import replicate
 from fedjax_bal.engine.host.planner import PlannedDispatch
 from fedjax_bal.engine.host.simulation import DispatchResult, Simulation, Snapshot
-from fedjax_bal.engine.host.strategy import lay_out
+from fedjax_bal.engine.host.strategy import lay_out, most_at_a_time
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.types import PyTree, size_in_bytes
 
@@ -353,6 +353,7 @@ def _common_setting(simulations: Sequence[Simulation]) -> Setting:
         selector.chain_length,
         selector.passes,
         chunk=None if first.execution.chunk == "auto" else layout.width,
+        most=most_at_a_time(first.setting),
     )
     return _stacked([dataclasses.replace(setting.with_room(largest, batch), layout=layout) for setting in settings])
 

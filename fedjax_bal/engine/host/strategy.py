@@ -8,24 +8,26 @@ import numpy as np
 
 from fedjax_bal.engine.device import Layout, Setting
 from fedjax_bal.engine.host.assignment import longest_first, pack_greedily
-from fedjax_bal.jax_setup import start_jax, warn_of_idle_cores
+from fedjax_bal.jax_setup import cores, start_jax, warn_of_idle_cores
 from fedjax_bal.selection import Selector
 from fedjax_bal.target import target_platform
+from fedjax_bal.types import size_in_bytes
 from fedjax_bal.validate import whole_number
 
 TOLERATED_WASTE = 0.1
 
+# Of strategies on a CPU, by `benchmarks/strategies.py`.
 
-def resolve_strategy(strategy: str) -> str:
-    """Resolves "auto": "map" on CPUs, where exact step counts and unbatched convolutions win, "vmap" on accelerators.
+SMALL = 2**15
+"""Bytes of a client's parameters, optimizer state and batch up to which several clients train faster at a time, if each
+device has one core; a device with several cores spends more on each operation, so that they gain up to four times as
+many."""
 
-    "debug" is "map" without compiling.
-    """
-    if strategy == "debug":
-        return "map"
-    if strategy != "auto":
-        return strategy
-    return "map" if target_platform() == "cpu" else "vmap"
+TOGETHER = 2**20
+"""Bytes that the clients that train at a time have together, so that they stay in a core's cache."""
+
+FEWEST = 6
+"""The fewest clients for which training at a time is worth it."""
 
 
 def device_count(devices: str | int) -> int:
@@ -43,14 +45,51 @@ def device_count(devices: str | int) -> int:
     return int(devices)
 
 
-def with_layout(setting: Setting, sizes: np.ndarray, selector: Selector, chunk: int | None) -> Setting:
-    """Gives a setting the best layout for its strategy and devices; `sizes`, `Int[N]`, has the clients' rows."""
+def with_layout(setting: Setting, strategy: str, sizes: np.ndarray, selector: Selector) -> Setting:
+    """Gives a setting the best layout for its devices and a strategy; `sizes`, `Int[N]`, has the clients' rows."""
     check_steps(setting, sizes, selector.chains * selector.chain_length * selector.passes)
     steps = np.asarray(setting.local_steps(sizes))
     steps = steps[steps > 0] if steps.any() else np.ones(1, int)
     shape = (selector.chains, selector.chain_length, selector.passes)
-    layout = lay_out(setting.layout.strategy, setting.layout.devices, steps, *shape, chunk)
+    devices, most, chunk = setting.layout.devices, most_at_a_time(setting), setting.execution.chunk
+    # "auto" depends on the number of clients that could train at a time.
+    tried = "vmap" if strategy == "auto" else resolve_strategy(strategy, most, 1)
+    layout = lay_out(tried, devices, steps, *shape, None if chunk == "auto" else chunk, most)
+    if resolve_strategy(strategy, most, layout.width) == "map":
+        layout = Layout("map", devices)
     return dataclasses.replace(setting, layout=layout)
+
+
+def resolve_strategy(strategy: str, most: int | None, width: int) -> str:
+    """Resolves "auto" and "debug", where `width` clients could train at a time; `most` is from `most_at_a_time`.
+
+    Example:
+        >>> resolve_strategy("auto", most=20, width=10), resolve_strategy("auto", most=20, width=2)
+        ('vmap', 'map')
+    """
+    if strategy == "auto":
+        return "map" if most is not None and width < FEWEST else "vmap"
+    return "map" if strategy == "debug" else strategy
+
+
+def most_at_a_time(setting: Setting) -> int | None:
+    """The most clients that the strategy "auto" trains at a time on a device; None for any number, on accelerators.
+
+    On a CPU, a local step of a small network is mostly overhead, which several clients share. Large ones, and
+    convolutions of any size, are slower with weights for each client. A convolution is recognised by parameters with
+    more than two axes, in a network of any library.
+    """
+    if target_platform() != "cpu" or setting.execution.strategy != "auto":
+        return None
+    model = setting.model
+    params = jax.eval_shape(model.init, jax.random.key(0)).params
+    optimizer = jax.eval_shape(setting.optimizer.transform(0, 0).init, params)
+    inputs = jax.ShapeDtypeStruct((setting.batch_size, *model.input_shape), model.input_dtype)
+    of_one = size_in_bytes((params, optimizer, inputs))
+    small = SMALL if cores() <= setting.layout.devices else 4 * SMALL
+    if of_one > small or any(leaf.ndim > 2 for leaf in jax.tree.leaves(params)):
+        return 1
+    return TOGETHER // of_one
 
 
 def check_steps(setting: Setting, sizes: np.ndarray, trainings: int) -> None:
@@ -71,11 +110,12 @@ def lay_out(
     chain_length: int,
     passes: int,
     chunk: int | None = None,
+    most: int | None = None,
 ) -> Layout:
     """Chooses the layout of a round's G chains of L clients, above all the number of clients to train at a time.
 
-    This number is `chunk` on each device or, if None, depends on how well the clients' local steps can be packed.
-    `steps`, `Int[N]`, has the steps of each client that can train.
+    This number is `chunk` on each device or, if None, depends on how well the clients' local steps can be packed, and
+    is about `most` at most. `steps`, `Int[N]`, has the steps of each client that can train.
     """
     if strategy == "map":
         return Layout(strategy, devices)
@@ -89,7 +129,19 @@ def lay_out(
     rng = np.random.default_rng(0)
     drawn = [steps[rng.integers(0, len(steps), chains * chain_length)] for _ in range(64)]
     cohorts = [cohort.reshape(chains, chain_length).sum(1) for cohort in drawn]
-    return Layout(strategy, devices, choose_width(cohorts, share, devices, buckets=not lanes), lanes)
+    return Layout(
+        strategy, devices, choose_width(cohorts, in_equal_turns(share, most), devices, buckets=not lanes), lanes
+    )
+
+
+def in_equal_turns(chains: int, most: int | None) -> int:
+    """The number of chains to train at a time so that at most `most` do, and the last ones aren't few.
+
+    Example:
+        >>> in_equal_turns(100, 54), in_equal_turns(100, 200), in_equal_turns(100, None)
+        (50, 100, 100)
+    """
+    return chains if most is None else -(-chains // -(-chains // most))
 
 
 def choose_width(cohorts: Sequence[np.ndarray], most: int, devices: int = 1, *, buckets: bool = False) -> int:
