@@ -102,6 +102,8 @@ class Program(NamedTuple):
             return 0
         if _CONVOLUTION.search(instruction.attributes):
             return _convolution_flops(instruction, *shapes)
+        if "(implicit_product)" in instruction.attributes:  # of `models/convolution/implicit.py`: [.., summed, columns]
+            return 2 * math.prod(shapes[1]) * instruction.shapes[0][1][-2]
         if instruction.operation != "dot" and "gemm" not in instruction.attributes:
             return 0
         sides = instruction.attribute(r'lhs_contracting_dim(?:ension)?s"?[=:][{\[]([\d,"]*)').replace('"', "")

@@ -28,7 +28,7 @@ from fedjax_bal.models import automatic, convolves
 from fedjax_bal.target import target_platform
 from fedjax_bal.validate import finite_number, one_of, whole_number
 
-_CHANGEABLE = ("execution.", "model.convolution=")
+_EXECUTION, _CONVOLUTION = "execution.", "model.convolution="
 _HEADINGS = ("", "updates/s", "spread", "samples/s", "GFLOP/s", "peak", "waste", "compile", "memory")
 _LONGEST_NAME = 16
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -100,19 +100,22 @@ def cases(wanted: BenchOptions) -> list[Case]:
         ]
 
     for change in wanted.overrides:
-        if not change.startswith(_CHANGEABLE):
+        if not change.startswith((_EXECUTION, _CONVOLUTION)):
             raise ValueError(
                 f"command line: received {change!r}, but of a workload only execution.* and model.convolution can be "
                 "changed; pass a configuration to change anything else"
             )
-    config = load_config(None, wanted.overrides)  # only its execution and its convolution are used
+    config = load_config(None, [change for change in wanted.overrides if change.startswith(_EXECUTION)])
     execution = dataclasses.replace(config.execution.options, rounds_per_dispatch=1)
+    # Not by way of the configuration, which has no forms that are only measured here.
+    forms = [change.removeprefix(_CONVOLUTION) for change in wanted.overrides if change.startswith(_CONVOLUTION)]
+    convolution = forms[-1] if forms else "auto"
     if wanted.devices is not None:
         execution = dataclasses.replace(execution, devices=wanted.devices)
 
     def make(workload: Workload) -> Simulation:
         federation = workload_federation(workload, wanted.data_dir)
-        return simulation_of(workload, federation, cohort, execution, config.model.convolution)
+        return simulation_of(workload, federation, cohort, execution, convolution)
 
     chosen = [WORKLOADS[name] for name in dict.fromkeys(wanted.workloads or WORKLOADS)]
     form = config.model.convolution

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -95,6 +96,7 @@ condition:
 """
 
 H200 = TARGETS["h200"]
+SHAPES = (2, 3, 9, 7, 16), (2, 3, 3, 16, 32)
 
 
 def loops(thunks=THUNKS):
@@ -133,6 +135,18 @@ def test_a_convolution_counts_each_tap_once():
     assert spread.flops(spread.entry, instruction) == 2 * (2 * 6 * 6 * 8) * (3 * 4)
 
 
+def test_a_product_without_patches_counts_its_operations_for_all_clients():
+    text = """ENTRY %main (x: f32[50,327680], k: f32[50,288,64]) -> f32[50,1,9000,64] {
+  %x = f32[50,327680]{1,0} parameter(0)
+  %k = f32[50,288,64]{2,1,0} parameter(1)
+  ROOT %c = f32[50,1,9000,64]{3,2,1,0} custom-call(%x, %k), metadata={op_name="vmap(implicit_product)/pallas_call"}
+}"""
+    program = _hlo.parse(text)
+    (instruction,) = program.kernels(program.entry)
+    assert program.flops(program.entry, instruction) == 2 * 50 * 9000 * 288 * 64
+    assert program.traffic(program.entry, instruction) == 4 * 50 * (327680 + 288 * 64 + 9000 * 64)
+
+
 def test_a_copy_beside_other_work_counts_what_it_moves_but_no_time():
     text = """ENTRY %main (x: f32[8,4]) -> f32[2,4] {
   %x = f32[8,4]{1,0} parameter(0)
@@ -160,7 +174,40 @@ def test_worse_figures_are_named():
     assert "no figures" in aot.regressions(None, saved)[0]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("jax_cuda13_plugin") is None, reason="the extra aot is not installed")
+needs_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda13_plugin") is None, reason="the extra aot is not installed"
+)
+
+
+@needs_compiler
+@pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="there Pallas looks for the GPU itself")
+@pytest.mark.parametrize(("precision", "multiplies"), [("highest", "fma.rn.f32"), ("tensorfloat32", "wgmma")])
+def test_products_without_patches_are_compiled_for_a_gpu(tmp_path, precision, multiplies):
+    """In full float32 by ordinary arithmetic, in TensorFloat-32 by tensor cores."""
+    program = f"""
+import jax, jax.numpy as jnp, _accelerators
+from fedjax_bal.models.convolution import of_name
+from fedjax_bal.target import compiling_for
+devices = _accelerators.topology_devices("h200")
+where = jax.sharding.SingleDeviceSharding(devices[0])
+images, kernel = (jax.ShapeDtypeStruct(shape, jnp.float32, sharding=where) for shape in {SHAPES})
+loss = lambda images, kernel: (of_name("implicit")(images, kernel, (2, 2), "SAME") ** 2).sum()
+with compiling_for(devices), jax.default_matmul_precision("{precision}"):
+    text = jax.jit(jax.vmap(jax.grad(loss, (0, 1)))).lower(images, kernel).compile().as_text()
+print(text.count("implicit_product)/pallas_call"))
+"""
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(BENCHMARKS), str(BENCHMARKS.parent), os.environ.get("PYTHONPATH", "")]),
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text",
+    }
+    shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, env=environment)
+    assert int(shown.stdout) == 3
+    kernels = [text for text in (file.read_text() for file in tmp_path.glob("*.ptx")) if "implicit_product" in text]
+    assert kernels and all(multiplies in text for text in kernels)
+
+
+@needs_compiler
 def test_w3_is_compiled_for_a_gpu_and_guarded(tmp_path):
     run = [sys.executable, str(BENCHMARKS / "aot.py"), "--workload", "W3", "--set", "execution.chunk=2"]
     file = tmp_path / "figures.json"

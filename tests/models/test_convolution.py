@@ -12,8 +12,9 @@ import quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
+from jax.experimental import pallas
 
-from fedjax_bal.models.convolution import convolution, forward, gradients, of_name, rules
+from fedjax_bal.models.convolution import convolution, forward, gradients, implicit, of_name, rules
 from fedjax_bal.models.convolution.geometry import Geometry
 from fedjax_bal.target import compiling_for
 
@@ -344,3 +345,52 @@ def test_gpus_copy_images_and_cotangents_once_for_all_three_passes(stride):
     with compiling_for([SimpleNamespace(platform="gpu")]):
         text = jax.jit(jax.vmap(both)).lower(images, kernel).compile().as_text()
     assert text.count(" concatenate(") == 2
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """Compiles for a GPU, with Pallas's interpreter in place of its compiler; sums have several parts."""
+    call = functools.partial(pallas.pallas_call, interpret=True)
+    monkeypatch.setattr(pallas, "pallas_call", call)
+    monkeypatch.setattr(implicit, "LONGEST_SUM", 40)
+    with compiling_for([SimpleNamespace(platform="gpu")]):
+        yield
+
+
+def differentiated(form, *where):
+    return lambda x, w: value_and_gradients(lambda x, w: convolution(x, w, *where, form=form), x, w)
+
+
+LARGER_THAN_A_TILE = ((9, 11), (3, 3), 32, 80, (1, 1), "SAME")
+ODD_AND_STRIDED = ((9, 7), (3, 3), 16, 64, (2, 2), "SAME")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("shape", [*SHAPES, LARGER_THAN_A_TILE, ODD_AND_STRIDED])
+def test_implicit_products_are_those_of_lax(shape):
+    stacked = operands(*shape[:4], 2)
+    expected = jax.vmap(lambda x, w: value_and_gradients(lambda x, w: plain(x, w, *shape[4:]), x, w))(*stacked)
+    assert_close(jax.jit(jax.vmap(differentiated("implicit", *shape[4:])))(*stacked), expected)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_implicit_products_batch_over_seeds_and_clients_that_share_images():
+    images, kernels = operands((5, 4), (2, 2), 3, 4, 2, 3)
+    nested = lambda form: jax.vmap(jax.vmap(differentiated(form), (None, 0)))
+    assert_close(jax.jit(nested("implicit"))(images[:, 0], kernels), jax.jit(nested("fast"))(images[:, 0], kernels))
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_implicit_products_copy_nothing_and_have_the_precision_asked_for():
+    stacked = operands((6, 6), (3, 3), 16, 16, 2)
+    with jax.default_matmul_precision("highest"):
+        text = str(jax.make_jaxpr(jax.vmap(differentiated("implicit")))(*stacked))
+    assert "concatenate" not in text
+    assert text.count("pallas_call[") == text.count("precision=(Precision.HIGHEST, Precision.HIGHEST)") == 3
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_implicit_products_are_refused_elsewhere(platform):
+    with compiling_for([SimpleNamespace(platform=platform)]), pytest.raises(ValueError, match=platform.upper()):
+        jax.eval_shape(jax.vmap(of_name("implicit")), *operands((5, 4), (2, 2), 3, 4, 2))

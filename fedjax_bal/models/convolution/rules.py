@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jax import lax
 from jaxtyping import Array, Float
 
-from fedjax_bal.models.convolution import builtin, forward, gradients
+from fedjax_bal.models.convolution import builtin, forward, gradients, implicit
 from fedjax_bal.models.convolution.geometry import Geometry
 from fedjax_bal.target import target_platform
 
@@ -192,6 +192,7 @@ FORMS = {
     "fast": _FAST,
     "grouped": Form(_DIRECT, _DIRECT),
     "builtin": Form(*map(_or_builtin, _FAST)),
+    "implicit": Form(_ALONE, Maps(implicit.convolve, implicit.convolve, implicit.gradient)),
 }
 """Forms by name: the fastest of XLA's for each shape; XLA's convolution, grouped for stacked clients; the oneDNN that
-jaxlib contains."""
+jaxlib contains; and, for stacked clients on GPUs, products without copies, which no device has measured yet."""
