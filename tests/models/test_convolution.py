@@ -383,11 +383,11 @@ def test_implicit_products_batch_over_seeds_and_clients_that_share_images():
 
 @pytest.mark.usefixtures("interpreted")
 def test_implicit_products_copy_nothing_and_have_the_precision_asked_for():
-    stacked = operands((6, 6), (3, 3), 16, 16, 2)
+    stacked = operands((6, 6), (3, 3), 16, 32, 2)
     with jax.default_matmul_precision("highest"):
         text = str(jax.make_jaxpr(jax.vmap(differentiated("implicit")))(*stacked))
     assert "concatenate" not in text
-    assert text.count("pallas_call[") == text.count("precision=(Precision.HIGHEST, Precision.HIGHEST)") == 3
+    assert (text.count("pallas_call["), text.count("Precision.HIGHEST")) == (3, 2 * 3)
 
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
