@@ -137,7 +137,7 @@ def parse() -> argparse.Namespace:
     asked.data_dir = None
     asked.stopped = asked.finished = False
     asked.seconds = 0.2 if asked.tiny else 5.0
-    asked.fewer_clients = {"W3": 5, "W6": 1, "W7": 1} if asked.tiny else {}
+    asked.fewer_clients = {"W3": 5, "W6": 5} if asked.tiny else {}
     return asked
 
 
@@ -173,20 +173,10 @@ def tables(asked: argparse.Namespace) -> Iterator[Job]:
 
 def paper(asked: argparse.Namespace, step: str, config: str, *changes: str) -> Job:
     name = config.replace("/", "-")
-    out = asked.out / "runs" / name
-    words = [
-        "run",
-        str(ROOT / "configs" / f"{config}.yaml"),
-        *changes,
-        "--plugin",
-        PLUGIN,
-        "--out",
-        str(out),
-        "--plain",
-    ]
-    words += ["--data-dir", asked.cifar10] if asked.cifar10 else []
+    command = [sys.executable, "-m", "fedjax_bal", "run", str(ROOT / "configs" / f"{config}.yaml"), *changes]
+    command += ["--plugin", PLUGIN, "--plain", "--out", str(asked.out / "runs" / name)]
+    command += ["--data-dir", asked.cifar10] if asked.cifar10 else []
     lacks = "" if asked.cifar10 or asked.tiny else "needs --data-dir, with the binary version of CIFAR-10"
-    command = [sys.executable, "-m", "fedjax_bal", *words]
     return Job(step, name, [command], asked.folder / name, "papers", 14_400, lacks, resumes=True)
 
 

@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,7 +34,7 @@ def main() -> None:
 
 
 def start_workers(processes: int) -> int:
-    """Run this script once a worker; the exit code of the first that failed, or 0."""
+    """Run this script once a worker; ends all when one fails, and returns the largest exit code."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -44,6 +45,10 @@ def start_workers(processes: int) -> int:
         subprocess.Popen([sys.executable, "-m", "peers.pfl.run", *sys.argv[1:]], env=environment | {RANK: str(rank)})
         for rank in range(processes)
     ]
+    while any(worker.poll() is None for worker in workers) and not any(worker.poll() for worker in workers):
+        time.sleep(0.1)
+    for worker in workers:
+        worker.kill()  # those that wait for one that failed
     return max(abs(worker.wait()) for worker in workers)
 
 
@@ -62,6 +67,8 @@ def train(arguments: argparse.Namespace) -> None:
     from pfl.model.pytorch import PyTorchModel
 
     workload = _rival.load(arguments.workload, arguments.clients_per_round)
+    if arguments.processes > workload.cohorts.shape[1]:
+        sys.exit(f"pfl: --processes {arguments.processes}: a worker would have no client; leave it out")
     spec = workload.spec
     network = counting(torch_models.build(spec).to(device))
     central = torch.optim.SGD(network.parameters(), lr=1.0)
