@@ -4,7 +4,7 @@
     python benchmarks/accelerator_day.py --tiny                           (everything in tiny sizes, on a CPU)
 
 golden: final states of ten recipes against those recorded on a CPU, with clients one by one and in three lanes.
-papers: the papers' runs that decide most for the least time on a GPU, cheapest first.
+papers: the papers' runs that decide most for the least time on a GPU.
 speed: client updates per second of W1 to W7 and of the rivals of `run_all.py --suite gpu`, precision by precision.
 clients: rounds with 10^2 to 10^6 clients, with FedAvg and with SCAFFOLD.
 tables: the papers' tables that would take a CPU weeks, each with one seed.

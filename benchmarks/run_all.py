@@ -1,12 +1,12 @@
 """Compares fedjax-bal with its rivals on the same federations, in interleaved passes.
 
     python benchmarks/run_all.py --suite cpu --data-dir DIR      (about half an hour on two cores; --short: ten minutes)
-    python benchmarks/run_all.py --suite gpu                     (on one GPU, all of which share it; all in float32)
+    python benchmarks/run_all.py --suite gpu                     (on one GPU, in float32, rivals that can use it)
 
 Every run is a separate process, in which only rounds after the first count. fedjax-bal, the two fastest known rivals of
-a workload and the PyTorch loop run in every pass, the others only in the first. A rival runs in its own environment,
-which `benchmarks/peers/setup.sh NAME` creates; missing rivals are skipped and named. Writes all runs and their summary
-as JSON, and prints a table.
+a workload and the PyTorch loop run in every pass, the others only in the first; on a GPU all run in every pass. A rival
+runs in its own environment, which `benchmarks/peers/setup.sh NAME` creates; missing rivals are skipped and named.
+Writes all runs and their summary as JSON, and prints a table.
 """
 
 import argparse
