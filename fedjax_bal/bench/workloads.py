@@ -205,6 +205,9 @@ _LIST = (
 WORKLOADS = MappingProxyType({workload.name: workload for workload in _LIST})
 """Workloads by name."""
 
+USUAL = ("W1", "W2", "W3", "W4", "W4b", "W5")
+"""The workloads that are measured if none is named; a single round of the others takes long on a CPU."""
+
 
 def workload_federation(workload: Workload, data_dir: str | None = None, seed: int = 0) -> Federation:
     """Builds the workload's federation, on the host; arguments as in `material`."""
