@@ -280,8 +280,10 @@ def attempt(job: Job, asked: argparse.Namespace, limit: float) -> Record:
         return {"status": "skipped", "seconds": 0.0, "problem": job.lacks}
     job.answer.unlink(missing_ok=True)
     start, problem = time.monotonic(), None
+    # A job that was killed may have left half a file in PyTorch's cache of compiled programs: each call has its own.
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(job.answer.parent / "inductor")}
     # Concurrent processes allocate a GPU's memory as they need it, not three quarters of it each.
-    environment = os.environ | ({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if job.step in ABREAST else {})
+    environment |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if job.step in ABREAST else {}
     for command in job.commands:
         left, log = max(0.0, limit - (time.monotonic() - start)), asked.out / f"{job.name}.log"
         problem = problem or run_all.run(command, left, environment=environment, log=log)
