@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 OURS = "fedjax-bal"
+AVERAGED = ("W1", "W2", "W3", "W4", "W5")
 BAND = 0.15
 """Largest accepted difference of training losses after the same round, relative to the rival's loss. It isn't 0,
 because initial weights, shuffles and cohorts differ."""
@@ -21,7 +22,7 @@ def summarise(runs: Sequence[Record]) -> Record:
     Returns a record with one entry per workload in `workloads`, and in `geometric_mean` that of the ratios of W1 to W5.
     """
     workloads = [workload_summary(name, runs) for name in dict.fromkeys(run["workload"] for run in runs)]
-    ratios = [one["ratio"] for one in workloads if one["workload"] != "W4b" and one["ratio"] is not None]
+    ratios = [one["ratio"] for one in workloads if one["workload"] in AVERAGED and one["ratio"] is not None]
     return {"workloads": workloads, "geometric_mean": statistics.geometric_mean(ratios) if ratios else None}
 
 

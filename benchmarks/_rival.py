@@ -9,6 +9,7 @@ import argparse
 import fcntl
 import json
 import platform
+import sys
 import time
 from collections.abc import Iterator
 from importlib import metadata
@@ -29,7 +30,7 @@ class Workload(NamedTuple):
         cohorts: `int32[T, m]`, the clients of each round.
         mean: `float32[K]`, of images divided by 255.
         std: `float32[K]`.
-        spec: name, model, num_classes, input_shape, batch_size, local_epochs, optimizer.
+        spec: name, model, params, num_classes, input_shape, batch_size, local_epochs, optimizer.
     """
 
     images: np.ndarray
@@ -68,15 +69,28 @@ def load(path: str | Path, clients_per_round: int | None = None) -> Workload:
     return Workload(**fields)
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """Builds the command line that all rivals share; a rival may add options."""
+def parser(description: str | None, precisions: tuple[str, ...] = ()) -> argparse.ArgumentParser:
+    """Builds the command line that all rivals share; a rival may add options.
+
+    Those that can use a GPU name their precisions, and have three more options.
+    """
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--workload", type=Path, required=True, help="what `python benchmarks/export.py` wrote")
     made.add_argument("--seconds", type=float, default=8.0, help="train whole rounds until so long has passed")
     made.add_argument("--processes", type=int, default=1, help="worker processes")
     made.add_argument("--clients-per-round", type=int, help="cut each round to its first so many clients")
     made.add_argument("--json", type=Path, required=True, help="where to write the result")
+    if precisions:
+        made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+        made.add_argument("--precision", choices=precisions, default="float32", help="of compute; weights are float32")
+        made.add_argument("--turn", type=Path, help="a file: of programs with the same one, one measures at a time")
     return made
+
+
+def stopwatch(chosen: argparse.Namespace) -> "Stopwatch":
+    """Returns the stopwatch that the command line asks for."""
+    turn = vars(chosen).get("turn")
+    return Stopwatch(chosen.seconds, turn and Turn(turn))
 
 
 class Turn:
@@ -132,6 +146,11 @@ class Stopwatch:
             number += 1
 
 
+def commit_of(script: str) -> dict[str, str]:
+    """Returns as its version the commit of a rival that is no package; `script` is its `run.py`."""
+    return {"version": Path(script).with_name("source").read_text().split()[1]}
+
+
 def result(workload: Workload, watch: Stopwatch) -> dict[str, Any]:
     """Computes a run's metrics from the rounds after the first."""
     spent, rounds = sum(watch.round_seconds), len(watch.round_seconds)
@@ -158,7 +177,12 @@ def write(
     device: str = "cpu",
     **more: Any,
 ) -> None:
-    """Writes a run's result; `packages` are the ones that affect speed, the rival's own first."""
+    """Writes a run's result; `packages` are the ones that affect speed, the rival's own first.
+
+    Refuses a network with another number of parameters than the workload's.
+    """
+    if params != workload.spec["params"]:
+        sys.exit(f"{rival}: its network has {params:,} parameters, the workload's {workload.spec['params']:,}")
     versions = {"python": platform.python_version()} | {name: metadata.version(name) for name in packages}
     named = {"rival": rival, "version": versions[packages[0]], "workload": workload.spec["name"]}
     figures = result(workload, watch)

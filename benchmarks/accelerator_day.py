@@ -1,26 +1,24 @@
-"""Runs all first measurements on a machine with a GPU or TPU, in one command that can be killed and restarted.
+"""Measures what only a GPU or TPU can, in one command that can be killed and restarted.
 
     python benchmarks/accelerator_day.py --data-dir DIR [--budget SECONDS] [--only STEP|JOB] [--out FOLDER]
     python benchmarks/accelerator_day.py --tiny                           (everything in tiny sizes, on a CPU)
 
 golden: final states of ten recipes against those recorded on a CPU, with clients one by one and in three lanes.
-speed: client updates per second of W1 to W5, by precision and layout, and of the PyTorch loop, eager and compiled.
-    "vmap" trains as many clients concurrently as the engine chooses, "lanes" a quarter of the cohort, "map" one.
-long: 1,500 rounds of W1: seconds, and accuracy and memory by quarter.
-clients: rounds of W1 with 10^2 to 10^6 clients, which share its images, with FedAvg and with SCAFFOLD.
-papers: tables that would take a CPU weeks, each with one seed, then each with three.
+papers: the papers' runs that decide most for the least time on a GPU.
+speed: client updates per second of W1 to W7 and of the rivals of `run_all.py --suite gpu`, precision by precision.
+clients: rounds with 10^2 to 10^6 clients, with FedAvg and with SCAFFOLD.
+tables: the papers' tables that would take a CPU weeks, each with one seed.
 
-Jobs of the first two steps run `--abreast` at a time; jobs that measure speed wait until all have compiled, then
+Jobs of `golden` and `speed` run `--abreast` at a time; jobs that measure speed wait until all have compiled, then
 measure one after another.
 
 A step consists of jobs; a job is a process with a time limit. Its result goes to FOLDER/JOB.json, its output to
 FOLDER/JOB.log, and all results to FOLDER/table.md. A job with a result isn't repeated unless its file is deleted, even
 if it failed or exceeded its limit. A paper's run that was stopped resumes from its last checkpoint in the next call.
-When the budget is spent, the call ends, and the next call repeats the interrupted job.
+When the budget is spent, the call ends, and the next call repeats the interrupted job. Fails if a job failed.
 """
 
 import argparse
-import dataclasses
 import itertools
 import json
 import math
@@ -37,40 +35,38 @@ from typing import Any, NamedTuple
 import _common
 import _rival
 import jax
-import numpy as np
 import run_all
-import scaling
 
-from fedjax_bal import data
 from fedjax_bal.bench.command import BenchOptions, cases
-from fedjax_bal.bench.measure import forget_peak, matmul_peak, measure, memory_peak, resident_peak
-from fedjax_bal.bench.workloads import WORKLOADS, simulation_of, spans, workload_federation
-from fedjax_bal.engine.device import in_batches
+from fedjax_bal.bench.measure import matmul_peak, measure
 from fedjax_bal.files import write_atomically
 from fedjax_bal.lab import device_name, versions
-from fedjax_bal.options import Execution
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ("fedavg", "scaffold", "cbfl", "rebafl", "astraea", "iwds", "flcir", "fedbn", "fedadam", "moon")
 PAPERS = (
-    ("sweep", "papers/cbfl/table1_c10"),
-    ("sweep", "papers/iwds/figure4_c10"),
-    ("run", "papers/flcir/cifar10"),
-    ("sweep", "protocols/fedloge_cifar10"),
+    ("papers/flcir/figure3_cifar10", "rounds=1000"),
+    ("papers/flcir/figure4_cifar10", "rounds=1000"),
+    ("papers/flcir/cifar10", "rounds=1000", "methods=[greedy,cucb]", "seeds=10"),
+    ("papers/cbfl/c10_resnet20_a0.1", "methods=[fedavg,cbfl]", "seeds=1"),
+    ("papers/rebafl/table1_c10_m20", "partition_seeds=[2022,1,2]"),
+    ("papers/rebafl/table1_c10_m50", "partition_seeds=[2022,1,2]"),
 )
-TINY_PAPERS = (("run", "quickstart", "rounds=2", "methods=[fedavg]"), ("sweep", "sweeps/learning_rate", "rounds=1"))
+TABLES = ("papers/cbfl/table1_c10", "papers/iwds/figure4_c10", "protocols/fedloge_cifar10")
+TINY_PAPERS = (("quickstart", "rounds=2", "methods=[fedavg]"), ("sweeps/learning_rate", "rounds=1"))
+PLUGIN = "fedjax_bal.contrib.late_control_variates"
+"""Registers methods that some of the papers' configurations name."""
 
 RATE = "{client_updates_per_s:,.1f} client updates/s"
 SHOWN = {
-    "golden": "{verdict}: largest relative difference {map:.1e}, in lanes {lanes:.1e}; tolerance {tolerance:g}",
+    "golden": "equal to rounding: largest relative difference {map:.1e}, in lanes {lanes:.1e}; tolerance {tolerance:g}",
     "speed": RATE + ", {matmul_peak_share:.0%} of the matmul peak, {clients_at_a_time} clients at a time, "
     "peak {peak_memory_bytes:,} bytes, compiled in {compile_s:.0f} s",
-    "torch": RATE,
-    "long": "{rounds} rounds in {train_s:.1f} s; by quarter: accuracy {accuracy}, peak bytes {peak_bytes}",
-    "clients": RATE + ", planning {plan_s:.5f} s, {client_memory_bytes:,} bytes of client memory, peak {memory_peak:,}",
+    "rival": RATE,
+    "clients": "in the job's file",
     "papers": "in runs/",
 }
-"""Formats of results in the table, by step."""
+"""Formats of results in the table."""
 
 Record = dict[str, Any]
 
@@ -116,6 +112,9 @@ def main() -> None:
         finally:
             write_atomically(asked.out / "table.md", table(jobs, asked.out).encode())
             print(f"\n{table(jobs, asked.out)}\nwritten to {asked.out}")
+    failed = [job.name for job in chosen if status_of(job, asked.out) in ("failed", "overran")]
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 def parse() -> argparse.Namespace:
@@ -138,7 +137,7 @@ def parse() -> argparse.Namespace:
     asked.data_dir = None
     asked.stopped = asked.finished = False
     asked.seconds = 0.2 if asked.tiny else 5.0
-    asked.fewer_clients = {"W3": 5} if asked.tiny else {}
+    asked.fewer_clients = {"W3": 5, "W6": 5} if asked.tiny else {}
     return asked
 
 
@@ -162,66 +161,63 @@ def golden(asked: argparse.Namespace) -> Iterator[Job]:
         yield measured(asked, "golden", f"golden-{case}", case=case)
 
 
+def papers(asked: argparse.Namespace) -> Iterator[Job]:
+    for config, *changes in TINY_PAPERS if asked.tiny else PAPERS:
+        yield paper(asked, "papers", config, *changes)
+
+
+def tables(asked: argparse.Namespace) -> Iterator[Job]:
+    for config in () if asked.tiny else TABLES:
+        yield paper(asked, "tables", config, "seeds=1")
+
+
+def paper(asked: argparse.Namespace, step: str, config: str, *changes: str) -> Job:
+    name = config.replace("/", "-")
+    command = [sys.executable, "-m", "fedjax_bal", "run", str(ROOT / "configs" / f"{config}.yaml"), *changes]
+    command += ["--plugin", PLUGIN, "--plain", "--out", str(asked.out / "runs" / name)]
+    command += ["--data-dir", asked.cifar10] if asked.cifar10 else []
+    lacks = "" if asked.cifar10 or asked.tiny else "needs --data-dir, with the binary version of CIFAR-10"
+    return Job(step, name, [command], asked.folder / name, "papers", 14_400, lacks, resumes=True)
+
+
 def speed(asked: argparse.Namespace) -> Iterator[Job]:
-    workloads = ("W3",) if asked.tiny else ("W1", "W2", "W3", "W4", "W5")
-    precisions = ("float32", "bfloat16") if asked.tiny else ("float32", "tensorfloat32", "bfloat16")
-    # The default layout and its rivals come first, because the budget may end here.
-    for precision in precisions:
-        for workload in workloads:
-            yield ours(asked, workload, "vmap", precision)
-            yield from (torch_loop(asked, workload, loop, precision) for loop in run_all.CUDA_LOOPS)
-    for layout in ("lanes", "map"):
-        for precision in precisions:
-            yield from (ours(asked, workload, layout, precision) for workload in workloads)
+    # CPUs have no TensorFloat-32. The budget may end after the first precision.
+    for precision in ("float32", "bfloat16") if asked.tiny else run_all.ALL_PRECISIONS:
+        for workload in asked.fewer_clients if asked.tiny else run_all.WORKLOADS["gpu"]:
+            for contestant in run_all.contestants("gpu", workload, 0):
+                if precision in contestant.precisions:
+                    yield (rival if contestant.environment else ours)(asked, workload, contestant, precision)
 
 
-def ours(asked: argparse.Namespace, workload: str, layout: str, precision: str) -> Job:
-    fewer = asked.fewer_clients.get(workload)
-    quarter = -(-(fewer or WORKLOADS[workload].clients_per_round) // 4)
-    options = {"vmap": ["strategy=vmap"], "lanes": ["strategy=vmap", f"chunk={quarter}"], "map": ["strategy=map"]}
-    words = [f"execution.{option}" for option in (*options[layout], f"precision={precision}")]
-    arguments = {"workload": workload, "overrides": words, "clients_per_round": fewer, "seconds": asked.seconds}
-    turn = str(asked.folder / "turn")
-    return measured(asked, "speed", f"speed-{workload}-{layout}-{precision}", turn=turn, **arguments)
+def ours(asked: argparse.Namespace, workload: str, contestant: run_all.Contestant, precision: str) -> Job:
+    options = {"overrides": [f"execution.precision={precision}", *contestant.options], "seconds": asked.seconds}
+    options |= {"workload": workload, "clients_per_round": asked.fewer_clients.get(workload)}
+    name = f"speed-{workload}-{contestant.name.replace(', ', '-')}-{precision}"
+    return measured(asked, "speed", name, turn=str(asked.folder / "turn"), **options)
 
 
-def torch_loop(asked: argparse.Namespace, workload: str, loop: run_all.Contestant, precision: str) -> Job:
-    name = f"speed-{workload}-{loop.name.replace(', ', '-')}-{precision}"
-    file, answer = asked.folder / f"{name}.npz", asked.folder / name
-    device = ("--device", "cpu") if asked.tiny else ()
-    options = (*loop.options, *device, "--precision", precision, "--turn", str(asked.folder / "turn"))
-    loop = loop._replace(options=options)
-    commands = [run_all.export(asked, workload, file), run_all.command(asked, loop, workload, file, answer)]
-    lacks = "" if run_all.python_of(loop) else "PyTorch isn't installed: benchmarks/peers/setup.sh torch"
-    return Job("speed", name, commands, answer, "torch", lacks=lacks)
-
-
-def long(asked: argparse.Namespace) -> Iterator[Job]:
-    sizes = {"rounds": 8, "clients_per_round": 2} if asked.tiny else {"rounds": 1500, "clients_per_round": None}
-    yield measured(asked, "long", "long-W1", data_dir=asked.cifar10, **sizes)._replace(limit=500)
+def rival(asked: argparse.Namespace, workload: str, contestant: run_all.Contestant, precision: str) -> Job:
+    name = f"speed-{workload}-{contestant.name.replace(', ', '-').replace(' ', '')}-{precision}"
+    file, answer = asked.folder / f"{workload}.npz", asked.folder / name
+    more = "--precision", precision, "--turn", str(asked.folder / "turn")
+    on = contestant._replace(options=(*contestant.options, *more)) if asked.tiny else run_all.on_gpu(contestant, *more)
+    export = ["sh", "-c", 'test -e "$0" || exec "$@"', str(file), *run_all.export(asked, workload, file)]
+    commands = [export, run_all.command(asked, on, workload, file, answer)]
+    lacks = "" if run_all.python_of(contestant) else f"benchmarks/peers/setup.sh {contestant.environment} installs it"
+    return Job("speed", name, commands, answer, "rival", lacks=lacks)
 
 
 def clients(asked: argparse.Namespace) -> Iterator[Job]:
+    words = ["--only", "clients", "--passes", "1", *(["--largest", "100"] if asked.tiny else [])]
     for method in ("fedavg", "scaffold"):
-        for count in scaling.SIZES[: 1 if asked.tiny else None]:
-            sizes = {"clients": count, "clients_per_round": 2 if asked.tiny else None}
-            yield measured(asked, "clients", f"clients-{method}-{count}", method=method, **sizes)
-
-
-def papers(asked: argparse.Namespace) -> Iterator[Job]:
-    lacks = "" if asked.cifar10 or asked.tiny else "needs --data-dir, with the binary version of CIFAR-10"
-    data_dir = ["--data-dir", asked.cifar10] if asked.cifar10 else []
-    for seeds in (1, 3):
-        for verb, config, *changes in TINY_PAPERS if asked.tiny else PAPERS:
-            name = config.replace("/", "-")
-            words = [verb, str(ROOT / "configs" / f"{config}.yaml"), *changes, f"seeds={seeds}", *data_dir]
-            command = [sys.executable, "-m", "fedjax_bal", *words, "--out", str(asked.out / "runs" / name), "--plain"]
-            name = f"{name}-seeds{seeds}"
-            yield Job("papers", name, [command], asked.folder / name, "papers", 14_400, lacks, resumes=True)
+        name = f"clients-{method}"
+        command = [sys.executable, str(ROOT / "benchmarks" / "scaling.py"), *words, "--methods", method]
+        command += ["--json", str(asked.folder / name)]
+        yield Job("clients", name, [command], asked.folder / name, "clients")
 
 
 ABREAST = ("golden", "speed")
-STEPS = {"golden": golden, "speed": speed, "long": long, "clients": clients, "papers": papers}
+STEPS = {"golden": golden, "papers": papers, "speed": speed, "clients": clients, "tables": tables}
 
 
 def measured(asked: argparse.Namespace, step: str, name: str, **arguments: Any) -> Job:
@@ -255,8 +251,12 @@ def work(jobs: Iterable[Job], asked: argparse.Namespace, ends: float, about: Rec
 
 
 def is_final(job: Job, out: Path) -> bool:
+    return status_of(job, out) not in (None, "stopped", "skipped")
+
+
+def status_of(job: Job, out: Path) -> str | None:
     file = out / f"{job.name}.json"
-    return file.exists() and json.loads(file.read_text())["status"] not in ("stopped", "skipped")
+    return json.loads(file.read_text())["status"] if file.exists() else None
 
 
 def finish(job: Job, asked: argparse.Namespace, ends: float, about: Record) -> bool:
@@ -280,8 +280,10 @@ def attempt(job: Job, asked: argparse.Namespace, limit: float) -> Record:
         return {"status": "skipped", "seconds": 0.0, "problem": job.lacks}
     job.answer.unlink(missing_ok=True)
     start, problem = time.monotonic(), None
+    # A job that was killed may have left half a file in PyTorch's cache of compiled programs: each call has its own.
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(job.answer.parent / "inductor")}
     # Concurrent processes allocate a GPU's memory as they need it, not three quarters of it each.
-    environment = os.environ | ({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if job.step in ABREAST else {})
+    environment |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if job.step in ABREAST else {}
     for command in job.commands:
         left, log = max(0.0, limit - (time.monotonic() - start)), asked.out / f"{job.name}.log"
         problem = problem or run_all.run(command, left, environment=environment, log=log)
@@ -320,8 +322,9 @@ def measure_golden(case: str) -> Record:
     from golden import states
 
     tolerance, differences = states.CASES[case].tolerance, states.differences(case)
-    verdict = "equal to rounding" if max(differences.values()) <= tolerance else "NOT EQUAL"
-    return {"verdict": verdict, "tolerance": tolerance, **differences}
+    if max(differences.values()) > tolerance:
+        sys.exit(f"NOT EQUAL: relative differences {differences}; tolerance {tolerance:g}")
+    return {"tolerance": tolerance, **differences}
 
 
 def measure_speed(turn: str, **options: Any) -> Record:
@@ -329,45 +332,10 @@ def measure_speed(turn: str, **options: Any) -> Record:
     return measure(case, matmul_peak, options["seconds"], turn=_rival.Turn(Path(turn)))
 
 
-def measure_long(data_dir: str | None, rounds: int, clients_per_round: int | None) -> Record:
-    """Trains W1 for `rounds` rounds; returns accuracy and peak memory since the start after each quarter."""
-    federation = workload_federation(WORKLOADS["W1"], data_dir)
-    dataset = data.load("cifar10", data_dir) if data_dir else None
-    test = (dataset.test_images, dataset.test_labels) if dataset else (federation.images[:100], federation.labels[:100])
-    execution = Execution(rounds_per_dispatch=max(1, rounds // 60))
-    simulation = simulation_of(WORKLOADS["W1"], federation, clients_per_round, execution)
-    evaluation = dataclasses.replace(simulation.setting.evaluation, every=rounds // 4)
-    setting = dataclasses.replace(simulation.setting, evaluation=evaluation)
-    simulation = dataclasses.replace(simulation, setting=setting, test=in_batches(*test), rounds=rounds)
-    found: Record = {"compile_s": simulation.compile(), "accuracy": [], "peak_bytes": [], "resident_bytes": []}
-    snapshot, began = simulation.init(0), time.perf_counter()
-    while snapshot.round < rounds:
-        dispatched = simulation.advance(0, snapshot)
-        snapshot = dispatched.snapshot
-        for line in dispatched.records:
-            found["accuracy"].append(round(line["test_accuracy"], 4))
-            found["peak_bytes"].append(memory_peak().size)
-            found["resident_bytes"].append(resident_peak())
-    return found | {"rounds": snapshot.round, "train_s": time.perf_counter() - began}
-
-
-def measure_clients(method: str, clients: int, clients_per_round: int | None) -> Record:
-    workload = WORKLOADS["W1"]
-    workload = workload._replace(deal=lambda rng, labels: spans(rng.permutation(len(labels)), np.full(clients, 50)))
-    federation = workload_federation(workload)
-    forget_peak()
-    simulation = simulation_of(workload, federation, clients_per_round, method=method)
-    cost = scaling.cost_of(simulation)
-    rate = (clients_per_round or workload.clients_per_round) / cost["round_s"]
-    return cost | {"client_updates_per_s": rate, "memory_peak": memory_peak().size}
-
-
 WORKERS: dict[str, Callable[..., Record]] = {
     "device": measure_device,
     "golden": measure_golden,
     "speed": measure_speed,
-    "long": measure_long,
-    "clients": measure_clients,
 }
 
 if __name__ == "__main__":

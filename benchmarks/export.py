@@ -4,7 +4,8 @@
 
 The file holds `images` UInt8[D, H, W, K], `labels` Int32[D], `rows` Int32[R] and `offsets` Int64[N + 1] (client i owns
 `rows[offsets[i]:offsets[i + 1]]`), `cohorts` Int32[T, M] (the clients of each round), `mean` and `std` Float32[K] of
-the pixels scaled to [0, 1], and `spec`, a JSON text with the name, the model, the input and the local training.
+the pixels scaled to [0, 1], and `spec`, a JSON text with the name, the model and the number of its parameters, the
+input and the local training.
 """
 
 import argparse
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_bal.bench.workloads import WORKLOADS, Workload, workload_federation
+from fedjax_bal import models
+from fedjax_bal.bench.workloads import WORKLOADS, Workload, model_of, workload_federation
 from fedjax_bal.files import replacing
 from fedjax_bal.selection import uniform
 from fedjax_bal.validate import one_of, whole_number
@@ -48,6 +50,7 @@ def spec(workload: Workload) -> dict[str, object]:
         "batch_size": workload.batch_size,
         "local_epochs": workload.local_epochs,
         "optimizer": workload.optimizer,
+        "params": models.num_params(model_of(workload)),
     }
 
 

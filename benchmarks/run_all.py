@@ -1,12 +1,12 @@
 """Compares fedjax-bal with its rivals on the same federations, in interleaved passes.
 
     python benchmarks/run_all.py --suite cpu --data-dir DIR      (about half an hour on two cores; --short: ten minutes)
-    python benchmarks/run_all.py --suite gpu                     (fedjax-bal and the PyTorch loop, on one GPU)
+    python benchmarks/run_all.py --suite gpu                     (on one GPU, in float32, rivals that can use it)
 
 Every run is a separate process, in which only rounds after the first count. fedjax-bal, the two fastest known rivals of
-a workload and the PyTorch loop run in every pass, the others only in the first. A rival runs in its own environment,
-which `benchmarks/peers/setup.sh NAME` creates; missing rivals are skipped and named. Writes all runs and their summary
-as JSON, and prints a table.
+a workload and the PyTorch loop run in every pass, the others only in the first; on a GPU all run in every pass. A rival
+runs in its own environment, which `benchmarks/peers/setup.sh NAME` creates; missing rivals are skipped and named.
+Writes all runs and their summary as JSON, and prints a table.
 """
 
 import argparse
@@ -30,7 +30,10 @@ import _common
 import _results
 
 HERE = Path(__file__).parent
-WORKLOADS = ("W1", "W2", "W3", "W4", "W4b", "W5")
+WORKLOADS = {
+    "cpu": ("W1", "W2", "W3", "W4", "W4b", "W5"),
+    "gpu": ("W1", "W2", "W3", "W4", "W5", "W6", "W7"),
+}
 RUNNING: set[subprocess.Popen] = set()
 """Commands that are running now."""
 FEWER_CLIENTS = {"W5": 4}
@@ -45,24 +48,55 @@ class Contestant(NamedTuple):
     module: str = ""
     options: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()  # unsupported workloads
+    precisions: tuple[str, ...] = ("float32", "tensorfloat32")  # on a GPU
 
 
-OURS = Contestant(_results.OURS)
-LOOPS = (
-    Contestant("torch_loop", "torch", "torch_loop"),
-    Contestant("torch_loop, 2 processes", "torch", "torch_loop", ("--processes", "2")),
+IMPORTED = {"flbench": "src", "pfllib": "flcore"}
+"""Modules of rivals that aren't called as their environments."""
+ALL_PRECISIONS = ("float32", "tensorfloat32", "bfloat16")
+
+
+def several(one: Contestant, unit: str, count: int) -> Contestant:
+    """Returns a contestant with several processes or threads."""
+    options = (*one.options, "--processes", str(count))
+    return one._replace(name=f"{one.name}, {count} {unit}" if count > 1 else one.name, options=options)
+
+
+OURS = Contestant(_results.OURS, precisions=ALL_PRECISIONS)
+# A form of convolution that no device has measured yet; W3 has no convolution.
+IMPLICIT = OURS._replace(
+    name="fedjax-bal, implicit", options=("model.convolution=implicit",), lacks=("W3", "W4", "W6", "W7")
 )
-CUDA_LOOPS = (
-    Contestant("torch_loop", "torch", "torch_loop", ("--device", "cuda")),
-    Contestant("torch_loop, compiled", "torch", "torch_loop", ("--device", "cuda", "--compile")),
+LOOP = Contestant("torch_loop", "torch", "torch_loop", precisions=ALL_PRECISIONS)
+COMPILED_LOOP = LOOP._replace(name="torch_loop, compiled", options=("--compile",))
+VMAP = Contestant("torch_vmap", "torch", "torch_vmap", lacks=("W5",))
+COMPILED_VMAPS = (
+    VMAP._replace(name="torch_vmap, compiled", options=("--compile", "default")),
+    VMAP._replace(name="torch_vmap, CUDA graphs", options=("--compile", "reduce-overhead")),
 )
-PFL = Contestant("pfl, 2 processes", "pfl", "peers.pfl.run", ("--processes", "2"))
-BLAZEFL = Contestant("blazefl, 2 threads", "blazefl", "peers.blazefl.run", ("--processes", "2"))
+ONE_PFL = Contestant("pfl", "pfl", "peers.pfl.run")
+ONE_BLAZEFL = Contestant("blazefl", "blazefl", "peers.blazefl.run")
+FLBENCH = Contestant("flbench", "flbench", "peers.flbench.run")
+PFLLIB = Contestant("pfllib", "pfllib", "peers.pfllib.run", lacks=("W4", "W4b", "W5"))
+
+GPU = (
+    IMPLICIT,
+    LOOP,
+    COMPILED_LOOP,
+    VMAP,
+    *COMPILED_VMAPS,
+    *(several(ONE_PFL, "processes", count) for count in range(1, 6)),
+    *(several(ONE_BLAZEFL, "threads", count) for count in (1, 4, 8)),
+    *(several(FLBENCH, "workers", count) for count in (1, 4)),
+    PFLLIB,
+)
+"""The rivals on a GPU. pfl's authors advise 1 to 5 processes on it."""
+
+LOOPS = (LOOP, several(LOOP, "processes", 2))
+PFL = several(ONE_PFL, "processes", 2)
+BLAZEFL = several(ONE_BLAZEFL, "threads", 2)
 FEDJAX = Contestant("fedjax", "fedjax", "peers.fedjax.run", lacks=("W5",))
-VMAPS = (
-    Contestant("torch_vmap, 2 processes", "torch", "torch_vmap", ("--processes", "2"), ("W5",)),
-    Contestant("torch_vmap", "torch", "torch_vmap", lacks=("W5",)),
-)
+VMAPS = (several(VMAP, "processes", 2), VMAP)
 OTHERS = (
     Contestant("fedlab", "fedlab", "peers.fedlab.run"),
     Contestant("fluke", "fluke", "peers.fluke.run"),
@@ -81,7 +115,7 @@ ALL = (PFL, FEDJAX, *VMAPS, BLAZEFL, *OTHERS)
 
 def main() -> None:
     asked = parse()
-    workloads = [name for name in WORKLOADS if name in asked.workloads]
+    workloads = [name for name in WORKLOADS[asked.suite] if name in asked.workloads]
     note_missing(asked, workloads)
     runs: list[dict[str, Any]] = []
     try:
@@ -100,7 +134,7 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--suite", choices=("cpu", "gpu"), default="cpu")
-    made.add_argument("--workloads", default=",".join(WORKLOADS), help=f"of {','.join(WORKLOADS)} (default all)")
+    made.add_argument("--workloads", help=f"of {','.join(WORKLOADS['cpu'])}, on a GPU also W6 and W7 (default all)")
     made.add_argument("--passes", type=int, default=3, help="interleaved passes (default 3)")
     made.add_argument("--short", action="store_true", help="one pass, of those that would run in every pass")
     made.add_argument("--seconds", type=float, default=5.0, help="of steady state for each run (default 5)")
@@ -108,10 +142,11 @@ def parse() -> argparse.Namespace:
     made.add_argument("--data-dir", help="the folder with the data sets' files (default: random pixels)")
     made.add_argument("--out", type=Path, help="the JSON file (default benchmarks/results/SUITE.json)")
     asked = made.parse_args()
-    asked.workloads = asked.workloads.split(",")
-    unknown = [name for name in asked.workloads if name not in WORKLOADS]
+    known = WORKLOADS[asked.suite]
+    asked.workloads = asked.workloads.split(",") if asked.workloads else known
+    unknown = [name for name in asked.workloads if name not in known]
     if unknown:
-        made.error(f"--workloads: received {','.join(unknown)}; choose from {','.join(WORKLOADS)}")
+        made.error(f"--workloads: received {','.join(unknown)}; choose from {','.join(known)}")
     if asked.passes < 1:
         made.error(f"--passes: received {asked.passes}; it must be at least 1")
     if asked.data_dir is not None and not Path(asked.data_dir).is_dir():
@@ -126,7 +161,7 @@ def parse() -> argparse.Namespace:
 def contestants(suite: str, workload: str, number: int, *, short: bool = False) -> list[Contestant]:
     """Lists the contestants of a pass; the order rotates between passes, so that each follows different ones."""
     if suite == "gpu":
-        chosen = [OURS, *CUDA_LOOPS]
+        chosen = [OURS, *GPU]
     else:
         chosen = [OURS, *FASTEST[workload], *LOOPS]
         chosen += [other for other in ALL if other not in chosen and number == 0 and not short]
@@ -136,14 +171,15 @@ def contestants(suite: str, workload: str, number: int, *, short: bool = False) 
 
 
 def python_of(contestant: Contestant) -> str | None:
-    """Returns the Python interpreter of the contestant's environment; None if there is none."""
+    """Returns the Python interpreter that has the contestant; None if there is none."""
     if not contestant.environment:
         return sys.executable
     own = HERE / "peers" / contestant.environment / ".venv" / "bin" / "python"
     if own.exists():
         return str(own)
-    here = contestant.environment == "torch" and importlib.util.find_spec("torch") is not None
-    return sys.executable if here else None
+    # A rival that is installed here needs no environment.
+    imported = IMPORTED.get(contestant.environment, contestant.environment)
+    return sys.executable if importlib.util.find_spec(imported) else None
 
 
 def note_missing(asked: argparse.Namespace, workloads: list[str]) -> None:
@@ -165,8 +201,16 @@ def compete(asked: argparse.Namespace, workload: str, folder: Path) -> Iterator[
     for number in range(asked.passes):
         for contestant in contestants(asked.suite, workload, number, short=asked.short):
             if python_of(contestant) is not None:
+                contestant = on_gpu(contestant) if asked.suite == "gpu" else contestant
                 yield attempt(asked, contestant, workload, number, file)
     file.unlink()
+
+
+def on_gpu(contestant: Contestant, *options: str) -> Contestant:
+    """Returns a rival on a GPU, with further options; fedjax-bal takes a GPU by itself."""
+    if not contestant.environment:
+        return contestant
+    return contestant._replace(options=(*contestant.options, "--device", "cuda", *options))
 
 
 def export(asked: argparse.Namespace, workload: str, file: Path) -> list[str]:

@@ -9,10 +9,8 @@ would be compiled.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 
 import _rival
 import torch
@@ -20,48 +18,21 @@ from peers import torch_models, torch_rounds
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-PRECISIONS = ("float32", "tensorfloat32", "bfloat16")
-
 
 def main() -> None:
     chosen = parse()
-    set_precision(chosen.precision)
+    device = torch_models.device_of(chosen)
     workload = _rival.load(chosen.workload, chosen.clients_per_round)
-    watch = _rival.Stopwatch(chosen.seconds, chosen.turn and _rival.Turn(chosen.turn))
-    torch_rounds.run(workload, lambda rank: Loop(workload, chosen, rank), chosen.processes, watch)
-    _rival.write(
-        chosen.json,
-        "torch_loop",
-        workload,
-        watch,
-        packages=("torch", "numpy"),
-        params=torch_models.num_params(torch_models.build(workload.spec)),
-        processes=chosen.processes,
-        device=torch.cuda.get_device_name() if chosen.device == "cuda" else "cpu",
-        precision=chosen.precision,
-        compiled=chosen.compile,
-    )
+    watch = _rival.stopwatch(chosen)
+    torch_rounds.run(workload, lambda rank: Loop(workload, chosen, device, rank), chosen.processes, watch)
+    facts = torch_models.facts(chosen, torch_models.build(workload.spec)) | {"compiled": chosen.compile}
+    _rival.write(chosen.json, "torch_loop", workload, watch, packages=("torch", "numpy"), **facts)
 
 
 def parse() -> argparse.Namespace:
-    made = _rival.parser(__doc__)
-    made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    made.add_argument("--precision", choices=PRECISIONS, default="float32", help="of compute; weights are float32")
+    made = _rival.parser(__doc__, (*torch_models.PRECISIONS, "bfloat16"))
     made.add_argument("--compile", action="store_true", help="compile the network; on a GPU with CUDA graphs")
-    made.add_argument("--turn", type=Path, help="a file: of programs with the same one, one measures at a time")
-    chosen = made.parse_args()
-    if chosen.device == "cuda" and not torch.cuda.is_available():
-        sys.exit("torch_loop: --device cuda, but this PyTorch sees no GPU; install its CUDA build, or use --device cpu")
-    if chosen.device == "cuda" and chosen.processes > 1:
-        made.error(f"--processes {chosen.processes} --device cuda: one process drives the GPU; leave out --processes")
-    return chosen
-
-
-def set_precision(precision: str) -> None:
-    """Sets whether a GPU may use TensorFloat-32, PyTorch's default for convolutions."""
-    torch.backends.cuda.matmul.allow_tf32 = precision != "float32"
-    torch.backends.cudnn.allow_tf32 = precision != "float32"
-    torch.backends.cudnn.benchmark = True
+    return made.parse_args()
 
 
 class Loop:
@@ -71,8 +42,7 @@ class Loop:
         values: `[P]`, parameters and batch statistics; the network's tensors are views of it.
     """
 
-    def __init__(self, workload: _rival.Workload, chosen: argparse.Namespace, seed: int) -> None:
-        device = torch.device(chosen.device)
+    def __init__(self, workload: _rival.Workload, chosen: argparse.Namespace, device: torch.device, seed: int) -> None:
         self.workload = workload
         self.network = torch_models.build(workload.spec).to(device)
         self.values = torch_rounds.flat(self.network)

@@ -3,12 +3,14 @@
     python benchmarks/torch_vmap.py --workload W3.npz --processes 2 --json out.json
 
 Clients are sorted by size and stacked `--chunk` at a time. A finished client leaves the stack, so the only wasted
-computation is on the masked missing rows of short last batches. `torch.func` can't carry batch statistics through
-`vmap`, so `resnet20` doesn't run.
+computation is on the masked missing rows of short last batches. On a GPU the images are in its memory, and all clients
+of a round are stacked. `--compile` compiles losses and gradients; with `reduce-overhead` a GPU replays them from CUDA
+graphs. `torch.func` can't carry batch statistics through `vmap`, so `resnet20` doesn't run.
 """
 
 import argparse
 import copy
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,27 +24,30 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 
 Stack = dict[str, Tensor]
-CHUNKS = {"mlp": 100, "astraea_cnn": 25, "conv2_lenet": 10, "conv2_pfl": 10}
+CHUNKS = {"mlp": 100, "astraea_cnn": 25, "conv2_lenet": 10, "conv2_pfl": 10, "simple_cnn": 10, "pfllib_cnn": 10}
 ADAM = 0.9, 0.999, 1e-8
 
 
 def main() -> None:
     chosen = parse()
+    device = torch_models.device_of(chosen)
     workload = _rival.load(chosen.workload, chosen.clients_per_round)
     model = workload.spec["model"]
     if model not in CHUNKS:
         sys.exit(f"torch_vmap: {model} doesn't run: torch.func.vmap can't carry batch statistics.")
-    chunk = chosen.chunk or CHUNKS[model]
-    watch = _rival.Stopwatch(chosen.seconds)
-    torch_rounds.run(workload, lambda rank: Stacks(workload, chunk, rank), chosen.processes, watch)
-    params = torch_models.num_params(torch_models.build(workload.spec))
-    facts = {"params": params, "processes": chosen.processes, "chunk": chunk}
+    whole = workload.cohorts.shape[1]
+    chunk = chosen.chunk or (whole if chosen.device == "cuda" else CHUNKS[model])
+    watch = _rival.stopwatch(chosen)
+    make = functools.partial(Stacks, workload, device, chunk, chosen.compile)
+    torch_rounds.run(workload, make, chosen.processes, watch)
+    facts = torch_models.facts(chosen, torch_models.build(workload.spec)) | {"chunk": chunk, "compiled": chosen.compile}
     _rival.write(chosen.json, "torch_vmap", workload, watch, packages=("torch", "numpy"), **facts)
 
 
 def parse() -> argparse.Namespace:
-    made = _rival.parser(__doc__)
-    made.add_argument("--chunk", type=int, help=f"clients stacked at a time (default: by model, {CHUNKS})")
+    made = _rival.parser(__doc__, torch_models.PRECISIONS)
+    made.add_argument("--chunk", type=int, help=f"clients stacked at a time (default on a CPU: by model, {CHUNKS})")
+    made.add_argument("--compile", choices=("default", "reduce-overhead"), help="the mode of torch.compile")
     return made.parse_args()
 
 
@@ -53,15 +58,18 @@ class Stacks:
         values: `[P]`; `start` holds views of it.
     """
 
-    def __init__(self, workload: _rival.Workload, chunk: int, seed: int) -> None:
-        self.workload, self.chunk = workload, chunk
-        network = torch_models.build(workload.spec)
+    def __init__(
+        self, workload: _rival.Workload, device: torch.device, chunk: int, mode: str | None, seed: int
+    ) -> None:
+        self.workload, self.device, self.chunk = workload, device, chunk
+        network = torch_models.build(workload.spec).to(device)
         sums = copy.deepcopy(network)
         self.values, self.sum_values = torch_rounds.flat(network), torch_rounds.flat(sums)
         self.start, self.sums = named(network), named(sums)
-        self.gradients = vmap(grad_and_value(loss_of(network)))
-        self.pixels = torch.from_numpy(workload.pixels())
-        self.labels = torch.from_numpy(workload.labels).long()
+        gradients = vmap(grad_and_value(loss_of(network)))
+        self.gradients = torch.compile(gradients, mode=mode) if mode else gradients
+        self.pixels = torch.from_numpy(workload.pixels()).to(device)
+        self.labels = torch.from_numpy(workload.labels).long().to(device)
         self.rng = np.random.default_rng(seed)
 
     def cohort(self, clients: Sequence[int], start: Tensor, total: Tensor) -> tuple[float, int]:
@@ -79,15 +87,15 @@ class Stacks:
         """Trains clients concurrently, longest first, and adds them to the sums; returns summed losses and steps."""
         rows = [self.schedule(client) for client in clients]
         stack = {name: value.expand(len(rows), *value.shape).clone() for name, value in self.start.items()}
-        update, losses = optimizer(self.workload.spec["optimizer"], stack), torch.zeros(())
+        update, losses = optimizer(self.workload.spec["optimizer"], stack), torch.zeros((), device=self.device)
         for step in range(len(rows[0])):
-            batch = torch.from_numpy(np.stack([steps[step] for steps in rows if len(steps) > step]))
+            batch = torch.from_numpy(np.stack([steps[step] for steps in rows if len(steps) > step])).to(self.device)
             images = self.pixels[batch].permute(0, 1, 4, 2, 3)
             params = {name: value[: len(batch)] for name, value in stack.items()}
             slopes, loss = self.gradients(params, images, self.labels[batch], (batch >= 0).float())
             update(params, slopes, step)
             losses += loss.sum()
-        sizes = torch.tensor([float(self.workload.size(client)) for client in clients])
+        sizes = torch.tensor([float(self.workload.size(client)) for client in clients], device=self.device)
         for name, value in self.sums.items():
             value.add_(torch.tensordot(sizes, stack[name], 1))
         return losses.item(), sum(map(len, rows))

@@ -1,16 +1,30 @@
-"""Stands in for torchvision, which two rivals import but nothing here uses.
+"""Stands in for torchvision, which three rivals import but nothing here uses, and for Ray where it isn't installed.
 
-Its releases come with compiled code that fits PyTorch's CUDA build only, and refuse to be imported beside the CPU
-build. Import this before the rival.
+torchvision's releases come with compiled code that fits PyTorch's CUDA build only, and refuse to be imported beside the
+CPU build. FL-bench imports Ray, but needs it for several workers only. Import this before the rival.
 """
 
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import sys
 import types
 from collections.abc import Sequence
 
-NAME = "torchvision"
+NAMES = ["torchvision", *(name for name in ("ray",) if importlib.util.find_spec(name) is None)]
+
+
+def empty(_: object, name: str) -> type:
+    """Returns an empty class, in which every name is another."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return Empty(name, (), {})
+
+
+class Empty(type):
+    """The type of empty classes."""
+
+    __getattr__ = empty
 
 
 class Absent(types.ModuleType):
@@ -18,21 +32,17 @@ class Absent(types.ModuleType):
 
     __path__: Sequence[str] = ()
     __version__ = "0"
-
-    def __getattr__(self, name: str) -> type:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (), {})
+    __getattr__ = empty
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds torchvision and all that would be in it."""
+    """Finds what is stood in for, and all that would be in it."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """A package, for torchvision and all that would be in it."""
-        if fullname.partition(".")[0] != NAME:
+        """A package, for what is stood in for and all that would be in it."""
+        if fullname.partition(".")[0] not in NAMES:
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 

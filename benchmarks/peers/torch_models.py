@@ -4,11 +4,42 @@ They take images `[B, K, H, W]` in channels-last memory, which oneDNN convolves 
 which gives the same values for less work. Weights start as PyTorch starts them.
 """
 
+import argparse
+import sys
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+PRECISIONS = ("float32", "tensorfloat32")
+"""Those that PyTorch switches for a whole program."""
+
+
+def device_of(chosen: argparse.Namespace) -> torch.device:
+    """Returns the device that a command line asks for, and sets its precision."""
+    if chosen.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("--device cuda, but this PyTorch sees no GPU; install its CUDA build, or use --device cpu")
+    set_precision(chosen.precision)
+    return torch.device(chosen.device)
+
+
+def set_precision(precision: str) -> None:
+    """Sets whether a GPU may use TensorFloat-32, PyTorch's default for convolutions."""
+    torch.backends.cuda.matmul.allow_tf32 = precision != "float32"
+    torch.backends.cudnn.allow_tf32 = precision != "float32"
+    torch.backends.cudnn.benchmark = True
+
+
+def facts(chosen: argparse.Namespace, network: nn.Module) -> dict[str, Any]:
+    """What a result says of a run on a CPU or a GPU."""
+    device = torch.cuda.get_device_name() if chosen.device == "cuda" else "cpu"
+    return {
+        "params": num_params(network),
+        "processes": chosen.processes,
+        "device": device,
+        "precision": chosen.precision,
+    }
 
 
 class Flatten(nn.Module):
@@ -44,6 +75,35 @@ def conv2_lenet(outputs: int) -> nn.Module:
 
 def mlp(outputs: int) -> nn.Module:
     return nn.Sequential(*_head(28 * 28, 64, outputs))
+
+
+def simple_cnn(outputs: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(6, 16, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        Flatten(),
+        nn.Linear(5 * 5 * 16, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, outputs),
+    )
+
+
+def pfllib_cnn(outputs: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        *_head(4 * 4 * 64, 512, outputs),
+    )
 
 
 def astraea_cnn(outputs: int) -> nn.Module:
@@ -94,7 +154,10 @@ def _head(inputs: int, hidden: int, outputs: int) -> tuple[nn.Module, ...]:
     return Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
 
 
-NETWORKS = {network.__name__: network for network in (conv2_pfl, conv2_lenet, mlp, astraea_cnn, resnet20)}
+NETWORKS = {
+    network.__name__: network
+    for network in (conv2_pfl, conv2_lenet, mlp, astraea_cnn, resnet20, simple_cnn, pfllib_cnn)
+}
 
 
 def build(spec: dict[str, Any], memory_format: torch.memory_format = torch.channels_last) -> nn.Module:
@@ -122,18 +185,18 @@ class Local:
         network: the network that is trained.
     """
 
-    def __init__(self, workload: Any, network: nn.Module) -> None:
+    def __init__(self, workload: Any, network: nn.Module, device: torch.device | None = None) -> None:
         self.workload, self.network = workload, network
-        self.pixels = torch.from_numpy(workload.pixels())
-        self.labels = torch.from_numpy(workload.labels).long()
+        self.pixels = torch.from_numpy(workload.pixels()).to(device)
+        self.labels = torch.from_numpy(workload.labels).long().to(device)
 
     def train(self, client: int, network: nn.Module | None = None) -> tuple[float, int]:
         """Train a client on the network as it stands; the sum of its losses, and its steps."""
         network, spec = network or self.network, self.workload.spec
         local, rows = optimizer(spec, network.parameters(), fused=True), torch.from_numpy(self.workload.client(client))
-        losses, steps = torch.zeros(()), 0
+        losses, steps = torch.zeros((), device=self.labels.device), 0
         for _ in range(spec["local_epochs"]):
-            for batch in rows[torch.randperm(len(rows))].split(spec["batch_size"]):
+            for batch in rows[torch.randperm(len(rows))].to(self.labels.device).split(spec["batch_size"]):
                 loss = functional.cross_entropy(network(images_of(self.pixels[batch])), self.labels[batch])
                 local.zero_grad()
                 loss.backward()

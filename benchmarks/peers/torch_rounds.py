@@ -5,6 +5,7 @@ stay alive, have an equal share of the cores and of every cohort's rows, and mee
 """
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from multiprocessing.synchronize import Barrier
@@ -106,6 +107,8 @@ def _alone(workload: _rival.Workload, make: Maker, watch: _rival.Stopwatch) -> _
 def _together(workload: _rival.Workload, make: Maker, processes: int, watch: _rival.Stopwatch) -> _rival.Stopwatch:
     context = torch.multiprocessing.get_context("fork")
     trainer = make(0)
+    if trainer.values.is_cuda:
+        sys.exit(f"--processes {processes} --device cuda: one process drives the GPU; leave out --processes")
     meeting = Meeting(
         trainer.values.clone().share_memory_(),
         torch.zeros(processes, len(trainer.values)).share_memory_(),

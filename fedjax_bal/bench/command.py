@@ -18,7 +18,7 @@ from rich.text import Text
 
 from fedjax_bal.bench.measure import Case, matmul_peak, measure
 from fedjax_bal.bench.published import TENSORFLOAT32, published_figure
-from fedjax_bal.bench.workloads import WORKLOADS, Workload, simulation_of, workload_federation
+from fedjax_bal.bench.workloads import USUAL, WORKLOADS, Workload, simulation_of, workload_federation
 from fedjax_bal.config import load_config
 from fedjax_bal.engine.host import Simulation
 from fedjax_bal.errors import DivergenceError
@@ -40,7 +40,7 @@ class BenchOptions(NamedTuple):
     Attributes:
         config: a configuration file; None to measure workloads.
         overrides: `key=value` changes.
-        workloads: names of workloads; all if empty. Can't be combined with a configuration.
+        workloads: names of workloads; `USUAL` if empty. Can't be combined with a configuration.
         seconds: time to measure each case.
         clients_per_round: cohort size; None for the case's own.
         synthetic: use random pixels even if there is a data folder.
@@ -117,10 +117,9 @@ def cases(wanted: BenchOptions) -> list[Case]:
         federation = workload_federation(workload, wanted.data_dir)
         return simulation_of(workload, federation, cohort, execution, convolution)
 
-    chosen = [WORKLOADS[name] for name in dict.fromkeys(wanted.workloads or WORKLOADS)]
-    form = config.model.convolution
+    chosen = [WORKLOADS[name] for name in dict.fromkeys(wanted.workloads or USUAL)]
     return [
-        Case(workload.name, functools.partial(make, workload), execution.precision, _form(workload.model, form))
+        Case(workload.name, functools.partial(make, workload), execution.precision, _form(workload.model, convolution))
         for workload in chosen
     ]
 

@@ -170,6 +170,12 @@ def _two_classes(rng: np.random.Generator, labels: np.ndarray) -> list[np.ndarra
     return spans_by_class(rng, labels, counts)
 
 
+def _two_shards(rng: np.random.Generator, labels: np.ndarray) -> list[np.ndarray]:
+    # 200 shards of the rows sorted by class, two for each of 100 clients.
+    shards = np.argsort(labels, kind="stable").reshape(200, -1)
+    return list(shards[rng.permutation(200)].reshape(100, -1))
+
+
 def _dirichlet(rng: np.random.Generator, labels: np.ndarray) -> list[np.ndarray]:
     return spans_by_class(rng, labels, rng.multinomial(500, rng.dirichlet(np.full(10, 0.1), 100)))
 
@@ -190,10 +196,17 @@ _LIST = (
     Workload("W4b", TURNED, _of_sizes(lognormal_sizes, 5000), 250, 20, _ADAM, "astraea_cnn", {"dropout": 0.0}),
     # CIFAR-10, 100 clients x 500 with Dirichlet(0.1) labels, a residual network with batch normalisation
     Workload("W5", CIFAR10, _dirichlet, 10, 50, {"name": "sgd", "learning_rate": 0.1, "momentum": 0.9}, "resnet20", {}),
+    # BlazeFL's own benchmark: CIFAR-10, 100 clients x 500 of few classes, all of them in every round
+    Workload("W6", CIFAR10, _two_shards, 100, 50, {"name": "sgd", "learning_rate": 0.1}, "simple_cnn", {}, 5),
+    # PFLlib's defaults, on Fashion-MNIST: 20 clients x 3000, all of them in every round
+    Workload("W7", FASHION_MNIST, _equal(20, 3000), 20, 10, {"name": "sgd", "learning_rate": 0.005}, "pfllib_cnn", {}),
 )
 
 WORKLOADS = MappingProxyType({workload.name: workload for workload in _LIST})
 """Workloads by name."""
+
+USUAL = ("W1", "W2", "W3", "W4", "W4b", "W5")
+"""The workloads that are measured if none is named; a single round of the others takes long on a CPU."""
 
 
 def workload_federation(workload: Workload, data_dir: str | None = None, seed: int = 0) -> Federation:

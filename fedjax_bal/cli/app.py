@@ -62,7 +62,8 @@ def bench(
         ),
     ] = None,
     workload: Annotated[
-        list[str] | None, typer.Option(help="One or more of W1 to W5 and W4b, such as W1,W3. Default: all.")
+        list[str] | None,
+        typer.Option(help="One or more of W1 to W7 and W4b, such as W1,W3. Default: all but W6 and W7."),
     ] = None,
     seconds: Annotated[float, typer.Option(help="Seconds to measure each case, excluding compilation.")] = 5.0,
     clients_per_round: Annotated[int | None, typer.Option(help="Number of clients per round.")] = None,

@@ -185,6 +185,12 @@ _ENTRIES = {
         networks.fedavg_cnn,
         4,
     ),
+    # Layers as `FedAvgCNN` in github.com/TsingZ0/PFLlib and github.com/KarhouTam/FL-bench.
+    "pfllib_cnn": _Entry(
+        "PFLlib's and FL-bench's net: fedavg_cnn without padding",
+        _plain(Layer(32, 5, 0), Layer(64, 5, 0), features=512),
+        16,
+    ),
     "astraea_cnn": _Entry(
         "Astraea's character net: conv 12, conv 18, conv 24, dense 150; dropout between the last two convolutions",
         _with_dropout(networks.AstraeaCnn),

@@ -11,7 +11,7 @@ from fedjax_bal.bench import measure
 from fedjax_bal.cli.app import app
 
 BAD = {
-    "unknown workload": (["--workload", "W7"], ["--workload: received 'W7'", "W4b"]),
+    "unknown workload": (["--workload", "W9"], ["--workload: received 'W9'", "W4b"]),
     "a negative time": (["--seconds", "-1"], ["--seconds: received -1"]),
     "a cohort that is too large": (
         ["--workload", "W3", "--clients-per-round", "1001"],

@@ -7,10 +7,10 @@ from fedjax_bal import models
 from fedjax_bal.bench import workloads
 from fedjax_bal.bench.workloads import WORKLOADS, material, model_of
 
-CLIENTS = {"W1": 1000, "W2": 50, "W3": 1000, "W4": 500, "W4b": 5000, "W5": 100}
-COHORT = {"W1": 50, "W2": 10, "W3": 100, "W4": 25, "W4b": 250, "W5": 10}
-SIZE = {"W1": 50, "W2": 1000, "W3": 60, "W5": 500}
-BATCH = {"W1": 10, "W2": 50, "W3": 10, "W4": 20, "W4b": 20, "W5": 50}
+CLIENTS = {"W1": 1000, "W2": 50, "W3": 1000, "W4": 500, "W4b": 5000, "W5": 100, "W6": 100, "W7": 20}
+COHORT = {"W1": 50, "W2": 10, "W3": 100, "W4": 25, "W4b": 250, "W5": 10, "W6": 100, "W7": 20}
+SIZE = {"W1": 50, "W2": 1000, "W3": 60, "W5": 500, "W6": 500, "W7": 3000}
+BATCH = {"W1": 10, "W2": 50, "W3": 10, "W4": 20, "W4b": 20, "W5": 50, "W6": 50, "W7": 10}
 PARAMS = {"W3": 784 * 64 + 64 + 640 + 10, "W2": 25 * 16 + 16 + 25 * 512 + 32 + 7 * 7 * 32 * 128 + 128 + 1290}
 
 
@@ -45,6 +45,12 @@ def test_two_classes_each_and_all_classes_alike(labels):
     counts = np.stack([np.bincount(labels["W2"][mine], minlength=10) for mine in dealt("W2", labels)])
     assert ((counts > 0).sum(1) == 2).all()
     assert set(counts[counts > 0].tolist()) == {500}
+    assert (counts.sum(0) == 5000).all()
+
+
+def test_shards_hold_one_class_each_and_clients_two_of_them(labels):
+    counts = np.stack([np.bincount(labels["W6"][mine], minlength=10) for mine in dealt("W6", labels)])
+    assert set(counts.ravel().tolist()) == {0, 250, 500}
     assert (counts.sum(0) == 5000).all()
 
 

@@ -1,5 +1,6 @@
 """Jobs are bounded, recorded and not repeated; and the smallest of them run."""
 
+import itertools
 import json
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import accelerator_day
+import run_all
 from accelerator_day import Job
 from golden.cases import CASES
 
@@ -70,16 +72,27 @@ def test_all_steps_are_planned_with_what_they_need(monkeypatch, tmp_path):
     asked = options(monkeypatch, "--data-dir", "somewhere")
     asked.folder = tmp_path
     jobs = accelerator_day.planned(asked)
-    assert {each.step for each in jobs} == {"golden", "speed", "long", "clients", "papers"}
+    steps = [step for step, _ in itertools.groupby(each.step for each in jobs)]
+    assert steps == ["golden", "papers", "speed", "clients", "tables"]
     assert len({each.name for each in jobs}) == len(jobs)
     assert set(accelerator_day.GOLDEN) < CASES.keys()
-    assert all(Path(each.commands[0][4]).is_file() for each in jobs if each.step == "papers")
-    lanes = next(each for each in jobs if each.name == "speed-W1-lanes-bfloat16")
-    arguments = json.loads(lanes.commands[0][lanes.commands[0].index("speed") + 1])
-    wanted = {"execution.chunk=13", "execution.strategy=vmap", "execution.precision=bfloat16"}
-    assert {*arguments["overrides"]} == wanted and arguments["clients_per_round"] is None
+    assert all(Path(each.commands[0][4]).is_file() for each in jobs if each.step in ("papers", "tables"))
+    own = next(each for each in jobs if each.name == "speed-W1-fedjax-bal-bfloat16")
+    arguments = json.loads(own.commands[0][own.commands[0].index("speed") + 1])
+    assert arguments["overrides"] == ["execution.precision=bfloat16"] and arguments["clients_per_round"] is None
 
     asked = options(monkeypatch)
     asked.folder = tmp_path
     papers = list(accelerator_day.papers(asked))
     assert all("--data-dir" in each.lacks for each in papers)
+
+
+def test_every_rival_of_the_gpu_suite_is_measured_on_the_gpu(monkeypatch, tmp_path):
+    asked = options(monkeypatch)
+    asked.folder = tmp_path
+    commands = [each.commands[1] for each in accelerator_day.speed(asked) if each.shown == "rival"]
+    for precision in ("float32", "tensorfloat32"):
+        for rival in run_all.GPU:
+            wanted = {*rival.options, rival.module, "cuda", precision}
+            files = {Path(words[words.index("--workload") + 1]).stem for words in commands if wanted <= {*words}}
+            assert files == {*run_all.WORKLOADS["gpu"]} - {*rival.lacks}

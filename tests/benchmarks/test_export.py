@@ -37,7 +37,7 @@ def test_a_file_holds_the_federation_and_its_cohorts(tmp_path, monkeypatch):
     assert found["spec"].shape == ()
     assert json.loads(str(found["spec"])) == {
         "name": "W2", "model": "conv2_lenet", "num_classes": 10, "input_shape": [28, 28, 1], "batch_size": 50,
-        "local_epochs": 1, "optimizer": {"name": "sgd", "learning_rate": 0.01},
+        "local_epochs": 1, "optimizer": {"name": "sgd", "learning_rate": 0.01}, "params": 215_370,
     }  # fmt: skip
 
 

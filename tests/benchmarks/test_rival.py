@@ -28,7 +28,7 @@ def file(tmp_path):
         cohorts=np.array([[0, 1], [2, 0]], np.int32),
         mean=np.array([0.1, 0.2, 0.3], np.float32),
         std=np.array([0.5, 0.25, 2.0], np.float32),
-        spec=np.array(json.dumps({"name": "W0"})),
+        spec=np.array(json.dumps({"name": "W0", "params": 7})),
     )
     return path
 
@@ -58,7 +58,17 @@ def test_the_first_round_counts_for_nothing(file, monkeypatch):
     assert figures["samples_per_s"] == (4 + 3) / 5  # rounds 1 and 2: clients 2 and 0, then 0 and 1
 
 
-@pytest.mark.parametrize("workload", run_all.WORKLOADS)
+def test_a_network_of_another_size_is_refused(file, tmp_path):
+    workload, watch = _rival.load(file), _rival.Stopwatch(1.0)
+    watch.round_seconds, watch.train_loss = [2.0], [1.0, 1.0]
+    said = {"processes": 1, "packages": ("numpy",)}
+    with pytest.raises(SystemExit, match=r"toy: its network has 8 parameters, the workload's 7"):
+        _rival.write(tmp_path / "out", "toy", workload, watch, params=8, **said)
+    _rival.write(tmp_path / "out", "toy", workload, watch, params=7, **said)
+    assert json.loads((tmp_path / "out").read_text())["client_updates_per_s"] == 2 / 2.0
+
+
+@pytest.mark.parametrize("workload", run_all.WORKLOADS["cpu"])
 def test_the_fastest_run_in_every_pass_and_all_in_the_first(workload):
     first, second = (set(run_all.contestants("cpu", workload, number)) for number in (0, 1))
     assert second == {run_all.OURS, *run_all.FASTEST[workload], *run_all.LOOPS}

@@ -20,7 +20,15 @@ from fedjax_bal.models.registry import _ENTRIES
 from fedjax_bal.types import Variables
 
 # Odd ones, so that pooling leaves a row out.
-SIDES = {"simple_cnn": 19, "vgg9": 11, "flcir_cnn": 21, "keras_cifar10": 13, "astraea_cnn": 13, "fedavg_cnn": 7}
+SIDES = {
+    "simple_cnn": 19,
+    "vgg9": 11,
+    "flcir_cnn": 21,
+    "keras_cifar10": 13,
+    "astraea_cnn": 13,
+    "fedavg_cnn": 7,
+    "pfllib_cnn": 19,
+}
 DROPPING = {"vgg9": (Vgg9, (0.05, 0.1, 0.1)), "keras_cifar10": (KerasCifar10, (0.25, 0.25, 0.5))}
 
 
@@ -149,10 +157,14 @@ def keras_cifar10(maps, body):
     return relu(dense(maps, body["dense"]))
 
 
-def fedavg_cnn(maps, body, activation=relu):
+def fedavg_cnn(maps, body, activation=relu, padding=2):
     for name in ("conv_0", "conv_1"):
-        maps = pooled(activation(convolved(maps, body[name], 2)))
+        maps = pooled(activation(convolved(maps, body[name], padding)))
     return relu(dense(maps, body["dense"]))
+
+
+def pfllib_cnn(maps, body):
+    return fedavg_cnn(maps, body, padding=0)
 
 
 def linear(maps, body):
@@ -161,7 +173,7 @@ def linear(maps, body):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("forward", [simple_cnn, vgg9, flcir_cnn, keras_cifar10, fedavg_cnn, linear])
+@pytest.mark.parametrize("forward", [simple_cnn, vgg9, flcir_cnn, keras_cifar10, fedavg_cnn, pfllib_cnn, linear])
 def test_evaluation_equals_the_layers_written_out(forward):
     _, variables, images = small(forward.__name__)
     outputs = evaluated(forward.__name__)

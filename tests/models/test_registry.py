@@ -16,7 +16,7 @@ SMALL = {
     "mlp": (4, 4, 1), "rebafl_fmnist": (12, 12, 1), "rebafl_cifar": (16, 16, 3), "fedavg_cnn": (4, 4, 1),
     "astraea_cnn": (13, 13, 1), "conv2_pfl": (5, 5, 1), "conv2_lenet": (4, 4, 1), "vgg9": (8, 8, 3),
     "flcir_cnn": (18, 18, 3), "keras_cifar10": (10, 10, 3), "simple_cnn": (16, 16, 1), "resnet8": (4, 4, 1),
-    "resnet20": (4, 4, 1), "tiny_bn": (6, 6, 2), "text_mean": (6,),
+    "pfllib_cnn": (16, 16, 1), "resnet20": (4, 4, 1), "tiny_bn": (6, 6, 2), "text_mean": (6,),
 }  # fmt: skip
 
 
@@ -57,6 +57,7 @@ def applied(name, train):
         ("resnet8", (32, 32, 3), {"norm": "group"}, 464 + 4_672 + 14_528 + 57_728 + 650),
         ("simple_cnn", (32, 32, 3), {}, 456 + 2_416 + 400 * 120 + 120 + 10_164 + 850),
         ("simple_cnn", (28, 28, 1), {}, 156 + 2_416 + 256 * 120 + 120 + 10_164 + 850),
+        ("pfllib_cnn", (28, 28, 1), {}, 832 + 51_264 + 1_024 * 512 + 512 + 5_130),
         ("tiny_bn", (8, 8, 1), {}, 36 + 8 + 650),
         ("mobilenetv2", (32, 32, 3), {}, 2_296_922),
     ],

@@ -8,6 +8,7 @@ version asks for Python 3.12 but runs on 3.11 as it is.
 """
 
 import os
+import sysconfig
 import threading
 
 import _rival
@@ -21,18 +22,18 @@ Package = tuple[torch.Tensor, int, float, int]
 
 
 def main() -> None:
-    arguments = _rival.parser(__doc__).parse_args()
+    arguments = _rival.parser(__doc__, torch_models.PRECISIONS).parse_args()
+    device = torch_models.device_of(arguments)
     workload = _rival.load(arguments.workload, arguments.clients_per_round)
-    watch = _rival.Stopwatch(arguments.seconds)
-    network = torch_models.build(workload.spec, torch.contiguous_format)
-    train(workload, network, watch, arguments.processes)
-    facts = {"params": torch_models.num_params(network), "processes": arguments.processes}
+    watch = _rival.stopwatch(arguments)
+    network = torch_models.build(workload.spec, torch.contiguous_format).to(device)
+    train(workload, network, watch, Trainer(workload, network, device, arguments.processes))
+    facts = torch_models.facts(arguments, network) | {"free_threaded": sysconfig.get_config_var("Py_GIL_DISABLED") == 1}
     _rival.write(arguments.json, "blazefl", workload, watch, packages=("blazefl", "torch", "numpy"), **facts)
 
 
-def train(workload: _rival.Workload, network: torch.nn.Module, watch: _rival.Stopwatch, threads: int) -> None:
+def train(workload: _rival.Workload, network: torch.nn.Module, watch: _rival.Stopwatch, trainer: "Trainer") -> None:
     """Train whole rounds until the time is over."""
-    trainer = Trainer(workload, network, threads)
     for number in watch.rounds():
         trainer.local_process(serialize_model(network), workload.cohort(number).tolist())
         params, sizes, losses, steps = zip(*trainer.uplink_package(), strict=True)
@@ -43,12 +44,12 @@ def train(workload: _rival.Workload, network: torch.nn.Module, watch: _rival.Sto
 class Trainer(ThreadPoolClientTrainer[Package, torch.Tensor]):
     """Trains clients in threads, each of which has a network of its own."""
 
-    def __init__(self, workload: _rival.Workload, network: torch.nn.Module, threads: int) -> None:
-        self.num_parallels, self.device, self.device_count = threads, "cpu", 0
+    def __init__(self, workload: _rival.Workload, network: torch.nn.Module, device: torch.device, threads: int) -> None:
+        self.num_parallels, self.device, self.device_count = threads, device.type, 1
         self.cache: list[Package] = []
         self.stop_event = threading.Event()
         self.workload = workload
-        self.local = torch_models.Local(workload, network)
+        self.local = torch_models.Local(workload, network, device)
         self.own = threading.local()
         self.making = threading.Lock()
 
@@ -59,18 +60,18 @@ class Trainer(ThreadPoolClientTrainer[Package, torch.Tensor]):
 
     def worker(self, cid: int, device: str, payload: torch.Tensor, stop_event: threading.Event) -> Package:
         """Train a client."""
-        network = self.network()
+        network = self.network(device)
         deserialize_model(network, payload)
         losses, steps = self.local.train(cid, network)
         return serialize_model(network), self.workload.size(cid), losses, steps
 
-    def network(self) -> torch.nn.Module:
+    def network(self, device: str) -> torch.nn.Module:
         """This thread's network."""
         if not hasattr(self.own, "network"):
             # PyTorch keeps the number of its own threads by Python thread.
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // self.num_parallels))
             with self.making:
-                self.own.network = torch_models.build(self.workload.spec, torch.contiguous_format)
+                self.own.network = torch_models.build(self.workload.spec, torch.contiguous_format).to(device)
         return self.own.network
 
 

@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,16 +23,18 @@ RANK, ADDRESSES = "PFL_WORKER_RANK", "PFL_WORKER_ADDRESSES"
 
 
 def main() -> None:
-    arguments = _rival.parser(__doc__).parse_args()
+    arguments = _rival.parser(__doc__, ("float32", "tensorfloat32")).parse_args()
     if arguments.processes > 1 and RANK not in os.environ:
         sys.exit(start_workers(arguments.processes))
     # pfl takes its place among the workers when it is imported.
-    os.environ["PFL_PYTORCH_DEVICE"] = "cpu"
+    os.environ["PFL_PYTORCH_DEVICE"] = arguments.device
+    if os.environ.get(RANK, "0") != "0":
+        arguments.turn = None  # the first worker waits for all of them
     train(arguments)
 
 
 def start_workers(processes: int) -> int:
-    """Run this script once a worker; the exit code of the first that failed, or 0."""
+    """Run this script once a worker; ends all when one fails, and returns the largest exit code."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -42,12 +45,19 @@ def start_workers(processes: int) -> int:
         subprocess.Popen([sys.executable, "-m", "peers.pfl.run", *sys.argv[1:]], env=environment | {RANK: str(rank)})
         for rank in range(processes)
     ]
+    while any(worker.poll() is None for worker in workers) and not any(worker.poll() for worker in workers):
+        time.sleep(0.1)
+    for worker in workers:
+        worker.kill()  # those that wait for one that failed
     return max(abs(worker.wait()) for worker in workers)
 
 
 def train(arguments: argparse.Namespace) -> None:
     import torch
     from peers import torch_models
+
+    device = torch_models.device_of(arguments)
+    share_device()
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.aggregate.weighting import WeightByDatapoints
     from pfl.algorithm.base import NNAlgorithmParams
@@ -57,12 +67,14 @@ def train(arguments: argparse.Namespace) -> None:
     from pfl.model.pytorch import PyTorchModel
 
     workload = _rival.load(arguments.workload, arguments.clients_per_round)
+    if arguments.processes > workload.cohorts.shape[1]:
+        sys.exit(f"pfl: --processes {arguments.processes}: a worker would have no client; leave it out")
     spec = workload.spec
-    network = counting(torch_models.build(spec))
+    network = counting(torch_models.build(spec).to(device))
     central = torch.optim.SGD(network.parameters(), lr=1.0)
     model = PyTorchModel(network, optimizer_maker(spec), central)
-    dataset = federated_dataset(workload)
-    watch = _rival.Stopwatch(arguments.seconds)
+    dataset = federated_dataset(workload, device)
+    watch = _rival.stopwatch(arguments)
     FederatedAveraging().run(
         NNAlgorithmParams(10**9, 10**9, workload.cohorts.shape[1], 0),
         SimulatedBackend(dataset, dataset, [WeightByDatapoints()]),
@@ -73,8 +85,16 @@ def train(arguments: argparse.Namespace) -> None:
         send_metrics_to_platform=False,
     )
     if distributed.global_rank == 0:
-        facts = {"params": torch_models.num_params(network), "processes": distributed.world_size}
+        facts = torch_models.facts(arguments, network)
         _rival.write(arguments.json, "pfl", workload, watch, packages=("pfl", "torch", "numpy"), **facts)
+
+
+def share_device() -> None:
+    """Let the workers meet by Gloo on GPUs, too: NCCL, which pfl asks for there, refuses two of them on one GPU."""
+    import torch.distributed
+
+    start = torch.distributed.init_process_group
+    torch.distributed.init_process_group = lambda backend, **options: start("gloo", **options)
 
 
 def counting(network: Any) -> Any:
@@ -89,7 +109,7 @@ def counting(network: Any) -> Any:
         network.tally[1] += 1
         return value
 
-    network.tally = torch.zeros(2)
+    network.tally = torch.zeros(2, device=next(network.parameters()).device)
     network.loss = loss
     network.metrics = lambda images, labels: {"loss": Weighted(0.0, 1)}
     return network
@@ -101,15 +121,15 @@ def optimizer_maker(spec: dict[str, Any]) -> Callable[..., Any]:
     return lambda params, lr: torch_models.optimizer(spec, params, fused=True)
 
 
-def federated_dataset(workload: _rival.Workload) -> Any:
+def federated_dataset(workload: _rival.Workload, device: Any) -> Any:
     """The dataset of pfl's users: the workload's cohorts in turn, each user's rows shuffled anew at every visit."""
     import torch
     from peers import torch_models
     from pfl.data.federated_dataset import FederatedDataset
     from pfl.data.pytorch import PyTorchTensorDataset
 
-    pixels = torch.from_numpy(workload.pixels())
-    labels = torch.from_numpy(workload.labels).long()
+    pixels = torch.from_numpy(workload.pixels()).to(device)
+    labels = torch.from_numpy(workload.labels).long().to(device)
 
     def user(client: int) -> Any:
         rows = torch.from_numpy(np.random.permutation(workload.client(client)))
@@ -137,7 +157,7 @@ def lap_callback(network: Any, watch: _rival.Stopwatch) -> Any:
             self, aggregate_metrics: Metrics, model: Any, *, central_iteration: int
         ) -> tuple[bool, Metrics]:
             (losses, steps) = distributed.all_reduce([network.tally])[0].tolist()
-            network.tally = torch.zeros(2)
+            network.tally = torch.zeros_like(network.tally)
             over = torch.tensor([float(watch.lap(losses / steps) and distributed.global_rank == 0)])
             return distributed.all_reduce([over])[0].item() > 0, Metrics()
 
