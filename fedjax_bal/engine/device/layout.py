@@ -25,12 +25,14 @@ class Layout:
         width: clients at a time on each device; 1 for "map".
         lanes: whether a lane starts its next client as soon as it has finished one, instead of waiting for the slowest
             lane; only for chains of a single client.
+        even: whether all clients take equally many local steps, so that those of a bucket end together.
     """
 
     strategy: str = "map"
     devices: int = 1
     width: int = 1
     lanes: bool = False
+    even: bool = False
 
     @property
     def mesh(self) -> Mesh:

@@ -182,10 +182,11 @@ def build_simulation(
         layout=Layout(resolve_strategy(execution.strategy), 1 if execution.debugs else device_count(execution.devices)),
         execution=execution,
     )
+    chunk = None if execution.chunk == "auto" else execution.chunk
     if participation.speed is not None:
         participation.speed.check_deadline(np.asarray(setting.local_steps(sizes)), selector.passes)
     return Simulation(
-        setting=with_layout(setting, sizes, selector, None if execution.chunk == "auto" else execution.chunk),
+        setting=with_layout(setting, sizes, selector, chunk, participation.speed is not None),
         federation=federation,
         test=test,
         rounds=rounds,

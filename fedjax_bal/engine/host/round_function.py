@@ -149,7 +149,9 @@ class RoundFunction:
         trains = _local_steps(setting, placed, self.federation) > 0  # others would return what they received
         plan = placed._replace(delivered=placed.delivered & trains)
         # One client at a time, or all chains of the plan in one bucket, in which lanes would gain nothing.
-        layout = Layout("map", 1) if setting.layout.strategy == "map" else Layout("vmap", 1, len(plan.clients))
+        even = setting.layout.even and plan.limits is None
+        width = len(plan.clients)
+        layout = Layout("map", 1) if setting.layout.strategy == "map" else Layout("vmap", 1, width, even=even)
         setting = dataclasses.replace(setting, layout=layout)
         assignment = _assign(setting, plan, self.federation)
         # The state holds the memory of all clients, so that a client's seat is its number.

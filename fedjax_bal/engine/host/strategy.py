@@ -43,13 +43,18 @@ def device_count(devices: str | int) -> int:
     return int(devices)
 
 
-def with_layout(setting: Setting, sizes: np.ndarray, selector: Selector, chunk: int | None) -> Setting:
-    """Gives a setting the best layout for its strategy and devices; `sizes`, `Int[N]`, has the clients' rows."""
+def with_layout(
+    setting: Setting, sizes: np.ndarray, selector: Selector, chunk: int | None, limited: bool = False
+) -> Setting:
+    """Gives a setting the best layout for its strategy and devices; `sizes`, `Int[N]`, has the clients' rows.
+
+    `limited` says whether plans may limit the local steps of each client.
+    """
     check_steps(setting, sizes, selector.chains * selector.chain_length * selector.passes)
     steps = np.asarray(setting.local_steps(sizes))
     steps = steps[steps > 0] if steps.any() else np.ones(1, int)
     shape = (selector.chains, selector.chain_length, selector.passes)
-    layout = lay_out(setting.layout.strategy, setting.layout.devices, steps, *shape, chunk)
+    layout = lay_out(setting.layout.strategy, setting.layout.devices, steps, *shape, chunk, limited)
     return dataclasses.replace(setting, layout=layout)
 
 
@@ -71,25 +76,28 @@ def lay_out(
     chain_length: int,
     passes: int,
     chunk: int | None = None,
+    limited: bool = False,
 ) -> Layout:
     """Chooses the layout of a round's G chains of L clients, above all the number of clients to train at a time.
 
     This number is `chunk` on each device or, if None, depends on how well the clients' local steps can be packed.
-    `steps`, `Int[N]`, has the steps of each client that can train.
+    `steps`, `Int[N]`, has the steps of each client that can train; a plan may limit them if `limited`.
     """
     if strategy == "map":
         return Layout(strategy, devices)
-    # Only chains of a single local training can start at any turn; others pass a model on from training to training.
-    lanes = chain_length == 1 and passes == 1
+    # Lanes keep the models of all of a round's clients, which is wasted on clients that end together. And only chains
+    # of a single local training can start at any turn; others pass a model on from training to training.
+    even = not limited and len(np.unique(steps)) == 1
+    lanes = chain_length == 1 and passes == 1 and not even
     share = -(-chains // devices)
     if chunk is not None:
-        return Layout(strategy, devices, min(chunk, share), lanes)
+        return Layout(strategy, devices, min(chunk, share), lanes, even)
     # Uniform draws are good enough, whichever clients the selector prefers: the width is a shape, chosen once, and each
     # round packs its own cohort into it.
     rng = np.random.default_rng(0)
     drawn = [steps[rng.integers(0, len(steps), chains * chain_length)] for _ in range(64)]
     cohorts = [cohort.reshape(chains, chain_length).sum(1) for cohort in drawn]
-    return Layout(strategy, devices, choose_width(cohorts, share, devices, buckets=not lanes), lanes)
+    return Layout(strategy, devices, choose_width(cohorts, share, devices, buckets=not lanes), lanes, even)
 
 
 def choose_width(cohorts: Sequence[np.ndarray], most: int, devices: int = 1, *, buckets: bool = False) -> int:
