@@ -24,8 +24,8 @@ class Layout:
         devices: number of devices that share the work.
         width: clients at a time on each device; 1 for "map".
         lanes: whether a lane starts its next client as soon as it has finished one, instead of waiting for the slowest
-            lane; only for chains of a single client.
-        even: whether all clients take equally many local steps, so that those of a bucket end together.
+            lane; only for chains of a single client, and if they don't end together anyway.
+        even: whether all clients that train take equally many local steps, so that those of a bucket end together.
     """
 
     strategy: str = "map"
