@@ -90,5 +90,8 @@ def over_buckets(
     def one_bucket(index: Array, carry: PyTree) -> PyTree:
         return body(lax.dynamic_slice(assignment.chains, (index * width,), (width,)), carry)
 
+    if len(assignment.chains) == width:
+        # XLA:TPU compiles the first turn of a loop apart, and so all of the training twice.
+        return body(assignment.chains, init)
     # The number of buckets is known only on the device, so a round with few clients takes no more turns than it needs.
     return lax.fori_loop(0, -(-assignment.count // width), one_bucket, init)
