@@ -79,6 +79,35 @@ def test_buckets_of_chains_change_nothing():
     assert_alike(finish(wide), finish(alone))
 
 
+EVEN = replace(LOCAL, epochs=None, steps=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["three lanes", "two lanes on two"])
+def test_clients_that_end_together_change_nothing(layout):
+    """Some don't deliver: they train for nothing."""
+    alone, wide = (simulation("everything", how, local=EVEN) for how in (ONE, LAYOUTS[layout]))
+    assert wide.setting.layout.even
+    assert not wide.setting.layout.lanes
+    assert_alike(finish(wide), finish(alone))
+
+
+@pytest.mark.slow
+def test_chains_that_end_together_pass_on_momentum_of_those_that_deliver():
+    pairs = toys.chosen([[4, 7], [0, 2], [1, 9], [5, 8], [6, 10]], passes=2)
+    clients = replace(CLIENTS, clients_per_round=None, selector=pairs)
+    local = replace(EVEN, optimizer=optimizer("sgd", 0.1, momentum=0.9))
+    alone, wide = (
+        build_simulation(
+            replace(recipes.fedavg(), carried=True), toys.network(), toys.federation(), toys.test_set(), rounds=ROUNDS,
+            local=local, participation=clients, evaluation=REPORTED, execution=how,
+        )
+        for how in (ONE, LANES)
+    )  # fmt: skip
+    assert wide.setting.layout == Layout("vmap", 1, 5, even=True)
+    assert_alike(finish(wide), finish(alone))
+
+
 @pytest.mark.slow
 def test_what_two_devices_saved_goes_on_with_one():
     halves = [simulation("scaffold", Execution(strategy="map", devices=d, rounds_per_dispatch=1)) for d in (2, 1)]

@@ -94,11 +94,14 @@ def test_the_chosen_width_wastes_less_than_a_tenth():
             assert width > (4 if buckets else 9) or (buckets and width > 1)
 
 
-def test_equal_clients_all_train_at_once():
-    assert lay_out("vmap", 2, np.full(50, 6), chains=20, chain_length=1, passes=1) == Layout("vmap", 2, 10, lanes=True)
-    assert lay_out("vmap", 1, np.full(50, 6), chains=20, chain_length=2, passes=1) == Layout("vmap", 1, 20, lanes=False)
-    assert lay_out("vmap", 1, np.full(50, 6), chains=20, chain_length=1, passes=1, chunk=7).width == 7
-    assert lay_out("map", 2, np.full(50, 6), chains=20, chain_length=1, passes=1, chunk=7) == Layout("map", 2)
+def test_equal_clients_all_train_at_once_without_lanes():
+    equal, once = np.full(50, 6), {"chains": 20, "chain_length": 1, "passes": 1}
+    assert lay_out("vmap", 2, equal, **once) == Layout("vmap", 2, 10, even=True)
+    assert lay_out("vmap", 1, equal, **once | {"chain_length": 2}) == Layout("vmap", 1, 20, even=True)
+    assert lay_out("vmap", 1, equal, **once, chunk=7) == Layout("vmap", 1, 7, even=True)
+    assert lay_out("vmap", 2, equal, **once, limited=True) == Layout("vmap", 2, 10, lanes=True)
+    assert lay_out("vmap", 1, np.append(equal, 5), **once) == Layout("vmap", 1, 20, lanes=True)
+    assert lay_out("map", 2, equal, **once, chunk=7) == Layout("map", 2)
 
 
 def test_the_width_that_fits_a_cache_comes_in_equal_turns():

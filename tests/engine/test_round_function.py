@@ -53,6 +53,21 @@ def test_a_scan_over_rounds_equals_simulate_to_the_bit(recipe):
 
 
 @pytest.mark.slow
+def test_limits_hold_where_clients_would_end_together():
+    local = LocalTraining(steps=3, batch_size=4, optimizer=optimizer("sgd", 0.1, momentum=0.9))
+    ends = []
+    for strategy in ("map", "vmap"):
+        round_fn = make_round(
+            recipes.fednova(), toys.network(), toys.federation(), local=local, execution=Execution(strategy=strategy)
+        )
+        plan = jax.tree.map(lambda leaf: leaf[0], round_fn.plans(seed=0, rounds=1))
+        plan = plan._replace(limits=np.arange(plan.clients.size, dtype=np.int32).reshape(plan.clients.shape))
+        key = jax.random.key(0)
+        ends.append(jax.jit(round_fn.step)(round_fn.hyperparameters, key, round_fn.init(key), plan)[0].variables)
+    chex.assert_trees_all_close(*ends, rtol=SUM, atol=FORMULA)
+
+
+@pytest.mark.slow
 def test_seeds_and_plans_in_one_vmap_equal_separate_runs():
     round_fn, keys = pair(recipes.rebafl()), jax.random.split(jax.random.key(1), 3)
     drawn = [round_fn.plans(seed, rounds=2) for seed in range(3)]

@@ -120,10 +120,11 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
             outcome, last = train_locally(setting, key, ctx, longest, carry.optimizer)
             given = (setting, shared, client, outcome, last.loss_sum, earlier)
             variables, results = stop_at_nan(setting, finish_client, *given)
-        optimizer = last.optimizer if setting.carried else None
-        if setting.carried and setting.execution.excludes:
-            # Like the model, the momentum of a broken client must not reach the next one.
-            optimizer = _where(results[1].broken == 0, optimizer, carry.optimizer)
+        optimizer = None
+        if setting.carried:
+            # Like the model, the momentum of a client that doesn't count must not reach the next one.
+            excluded = setting.execution.excludes & (results[1].broken > 0)
+            optimizer = _where(client.delivered & ~excluded, last.optimizer, carry.optimizer)
         return ChainCarry(variables, optimizer), results
 
     def one_pass(

@@ -24,13 +24,15 @@ class Layout:
         devices: number of devices that share the work.
         width: clients at a time on each device; 1 for "map".
         lanes: whether a lane starts its next client as soon as it has finished one, instead of waiting for the slowest
-            lane; only for chains of a single client.
+            lane; only for chains of a single client, and if they don't end together anyway.
+        even: whether all clients that train take equally many local steps, so that those of a bucket end together.
     """
 
     strategy: str = "map"
     devices: int = 1
     width: int = 1
     lanes: bool = False
+    even: bool = False
 
     @property
     def mesh(self) -> Mesh:
@@ -88,5 +90,8 @@ def over_buckets(
     def one_bucket(index: Array, carry: PyTree) -> PyTree:
         return body(lax.dynamic_slice(assignment.chains, (index * width,), (width,)), carry)
 
+    if len(assignment.chains) == width:
+        # XLA:TPU compiles the first turn of a loop apart, and so all of the training twice.
+        return body(assignment.chains, init)
     # The number of buckets is known only on the device, so a round with few clients takes no more turns than it needs.
     return lax.fori_loop(0, -(-assignment.count // width), one_bucket, init)

@@ -64,9 +64,9 @@ def train_locally(
 ) -> tuple[Outcome, LocalState]:
     """Trains one client on its own rows; returns the outcome and the state after the last step.
 
-    `ctx` comes without `prepared`; a client of size 0 returns the variables that it received. `longest`, `Int32[]`, is
-    the size of the largest client that trains together with this one. The local optimizer starts from the state
-    `optimizer`, or from a fresh state if that is None.
+    `ctx` comes without `prepared`; a client of size 0 returns the variables that it received, or anything in an even
+    layout. `longest`, `Int32[]`, is the size of the largest client that trains together with this one. The local
+    optimizer starts from the state `optimizer`, or from a fresh state if that is None.
     """
     ctx = prepare(setting, key, ctx)
     order = row_order(setting, key, ctx, longest)
@@ -77,7 +77,16 @@ def train_locally(
             return stop_at_nan(setting, train_step, setting, key, ctx, index, order[None], order_row, carry)
 
     start = start_training(setting, ctx, optimizer)
-    end = bounded_loop(one_step, ctx.steps, start, None if ctx.max_size is None else setting.most_steps)
+    steps = ctx.steps
+    if setting.layout.even:
+        # A number that all clients of a bucket share isn't batched. With a number for each, every step selects between
+        # old and new values, and so reads and writes all models once more. A client that doesn't deliver trains for
+        # nothing. It starts from zeros, so that starts differ between clients: XLA would share equal ones with what
+        # reads the received model after the loop, and copy them for the loop.
+        steps = setting.local_steps(longest)
+        begin = jax.tree.map(lambda leaf: jnp.where(ctx.size > 0, leaf, jnp.zeros_like(leaf)), start.variables)
+        start = start._replace(variables=begin)
+    end = bounded_loop(one_step, steps, start, None if ctx.max_size is None else setting.most_steps)
     return outcome_of(setting, ctx, end), end
 
 

@@ -246,7 +246,7 @@ def plain_setting(setting: Setting, epochs: int) -> Setting:
         evaluation=Evaluation(),
         measured=(OWN_HITS,),
         test_images=setting.test_images,
-        layout=dataclasses.replace(setting.layout, lanes=setting.layout.strategy == "vmap"),
+        layout=dataclasses.replace(setting.layout, lanes=setting.layout.strategy == "vmap", even=False),
         execution=Execution(precision=setting.execution.precision, huge_factor=None),
     )
 

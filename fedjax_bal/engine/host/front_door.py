@@ -185,7 +185,7 @@ def build_simulation(
     if participation.speed is not None:
         participation.speed.check_deadline(np.asarray(setting.local_steps(sizes)), selector.passes)
     return Simulation(
-        setting=with_layout(setting, execution.strategy, sizes, selector),
+        setting=with_layout(setting, execution.strategy, sizes, selector, limited=participation.speed is not None),
         federation=federation,
         test=test,
         rounds=rounds,

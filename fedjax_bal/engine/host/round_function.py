@@ -26,7 +26,7 @@ from fedjax_bal.engine.device import (
 from fedjax_bal.engine.host.compatibility import arranged, check_is_federation
 from fedjax_bal.engine.host.front_door import build_simulation
 from fedjax_bal.engine.host.simulation import Simulation
-from fedjax_bal.engine.host.strategy import in_equal_turns, most_at_a_time, resolve_strategy
+from fedjax_bal.engine.host.strategy import ends_together, in_equal_turns, most_at_a_time, resolve_strategy
 from fedjax_bal.jax_setup import in_32_bits, package_settings
 from fedjax_bal.models import any_derivative, differentiable
 from fedjax_bal.optim import AnyOptimizer
@@ -149,7 +149,9 @@ class RoundFunction:
         placed = _with_empty_places(in_32_bits(Plan(*plan)), self.federation.num_clients)
         trains = _local_steps(setting, placed, self.federation) > 0  # others would return what they received
         plan = placed._replace(delivered=placed.delivered & trains)
-        setting = dataclasses.replace(setting, layout=_layout(setting, len(plan.clients)))
+        # The host doesn't know which clients take part, but whether all take equally many steps.
+        even = plan.limits is None and ends_together(setting, self._simulation.planner.sizes)
+        setting = dataclasses.replace(setting, layout=_layout(setting, len(plan.clients), even))
         assignment = _assign(setting, plan, self.federation)
         # The state holds the memory of all clients, so that a client's seat is its number.
         row = DispatchPlan(state.round, True, False, plan, plan.clients, assignment)
@@ -290,12 +292,12 @@ def _local_steps(setting: Setting, plan: Plan, federation: Federation) -> Array:
     return setting.local_steps(offsets[inside + 1] - offsets[inside], plan.limits)
 
 
-def _layout(setting: Setting, chains: int) -> Layout:
+def _layout(setting: Setting, chains: int, even: bool) -> Layout:
     """Lays a plan of G chains out, in buckets: lanes would gain nothing, as the host doesn't know the plan."""
     most = most_at_a_time(setting)
     width = in_equal_turns(chains, most)
     strategy = resolve_strategy(setting.execution.strategy, most, width)
-    return Layout(strategy, 1, 1 if strategy == "map" else width)
+    return Layout("map", 1) if strategy == "map" else Layout("vmap", 1, width, even=even)
 
 
 def _assign(setting: Setting, plan: Plan, federation: Federation) -> Assignment:

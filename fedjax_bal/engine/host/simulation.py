@@ -166,7 +166,8 @@ class Simulation:
 
     def set_strategy(self, strategy: str) -> None:
         """Executes the clients in another way; before the program is compiled."""
-        self.setting = with_layout(self.setting, strategy, np.diff(self.federation.offsets), self.selector)
+        sizes, limited = np.diff(self.federation.offsets), self.participation.speed is not None
+        self.setting = with_layout(self.setting, strategy, sizes, self.selector, limited=limited)
 
     @property
     def keeps_memory_on_host(self) -> bool:

@@ -70,7 +70,7 @@ def stacking_key(simulation: Simulation) -> StackingKey:
     setting = simulation.setting
     federation = simulation.federation
     selector = simulation.selector
-    layout = dataclasses.replace(setting.layout, width=1, lanes=False)
+    layout = dataclasses.replace(setting.layout, width=1, lanes=False, even=False)
     # Sizes and layout are replaced by constants, so that runs that differ in these have equal structures.
     leaves, structure = jax.tree.flatten(dataclasses.replace(setting.with_room(0, 1), layout=layout))
     return StackingKey(
@@ -354,6 +354,7 @@ def _common_setting(simulations: Sequence[Simulation]) -> Setting:
         selector.passes,
         chunk=None if first.execution.chunk == "auto" else layout.width,
         most=most_at_a_time(first.setting),
+        limited=first.participation.speed is not None,
     )
     return _stacked([dataclasses.replace(setting.with_room(largest, batch), layout=layout) for setting in settings])
 

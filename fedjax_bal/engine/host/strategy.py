@@ -45,8 +45,13 @@ def device_count(devices: str | int) -> int:
     return int(devices)
 
 
-def with_layout(setting: Setting, strategy: str, sizes: np.ndarray, selector: Selector) -> Setting:
-    """Gives a setting the best layout for its devices and a strategy; `sizes`, `Int[N]`, has the clients' rows."""
+def with_layout(
+    setting: Setting, strategy: str, sizes: np.ndarray, selector: Selector, *, limited: bool = False
+) -> Setting:
+    """Gives a setting the best layout for its devices and a strategy; `sizes`, `Int[N]`, has the clients' rows.
+
+    `limited` says whether plans may limit the local steps of each client.
+    """
     check_steps(setting, sizes, selector.chains * selector.chain_length * selector.passes)
     steps = np.asarray(setting.local_steps(sizes))
     steps = steps[steps > 0] if steps.any() else np.ones(1, int)
@@ -54,7 +59,7 @@ def with_layout(setting: Setting, strategy: str, sizes: np.ndarray, selector: Se
     devices, most, chunk = setting.layout.devices, most_at_a_time(setting), setting.execution.chunk
     # "auto" depends on the number of clients that could train at a time.
     tried = "vmap" if strategy == "auto" else resolve_strategy(strategy, most, 1)
-    layout = lay_out(tried, devices, steps, *shape, None if chunk == "auto" else chunk, most)
+    layout = lay_out(tried, devices, steps, *shape, None if chunk == "auto" else chunk, most, limited=limited)
     if resolve_strategy(strategy, most, layout.width) == "map":
         layout = Layout("map", devices)
     return dataclasses.replace(setting, layout=layout)
@@ -111,27 +116,37 @@ def lay_out(
     passes: int,
     chunk: int | None = None,
     most: int | None = None,
+    *,
+    limited: bool = False,
 ) -> Layout:
     """Chooses the layout of a round's G chains of L clients, above all the number of clients to train at a time.
 
     This number is `chunk` on each device or, if None, depends on how well the clients' local steps can be packed, and
-    is about `most` at most. `steps`, `Int[N]`, has the steps of each client that can train.
+    is about `most` at most. `steps`, `Int[N]`, has the steps of each client that can train; a plan may limit them if
+    `limited`.
     """
     if strategy == "map":
         return Layout(strategy, devices)
-    # Only chains of a single local training can start at any turn; others pass a model on from training to training.
-    lanes = chain_length == 1 and passes == 1
+    # Lanes keep the models of all of a round's clients, which is wasted on clients that end together. And only chains
+    # of a single local training can start at any turn; others pass a model on from training to training.
+    even = not limited and len(np.unique(steps)) == 1
+    lanes = chain_length == 1 and passes == 1 and not even
     share = -(-chains // devices)
     if chunk is not None:
-        return Layout(strategy, devices, min(chunk, share), lanes)
+        return Layout(strategy, devices, min(chunk, share), lanes, even)
     # Uniform draws are good enough, whichever clients the selector prefers: the width is a shape, chosen once, and each
     # round packs its own cohort into it.
     rng = np.random.default_rng(0)
     drawn = [steps[rng.integers(0, len(steps), chains * chain_length)] for _ in range(64)]
     cohorts = [cohort.reshape(chains, chain_length).sum(1) for cohort in drawn]
-    return Layout(
-        strategy, devices, choose_width(cohorts, in_equal_turns(share, most), devices, buckets=not lanes), lanes
-    )
+    width = choose_width(cohorts, in_equal_turns(share, most), devices, buckets=not lanes)
+    return Layout(strategy, devices, width, lanes, even)
+
+
+def ends_together(setting: Setting, sizes: np.ndarray) -> bool:
+    """Tells whether all clients that can train take equally many local steps; `sizes`, `Int[N]`, has their rows."""
+    steps = np.asarray(setting.local_steps(sizes))
+    return len(np.unique(steps[steps > 0])) == 1
 
 
 def in_equal_turns(chains: int, most: int | None) -> int:
