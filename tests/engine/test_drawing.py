@@ -55,8 +55,8 @@ def test_weighted_draws_do_not_depend_on_padding():
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
-def test_keys_of_a_purpose_draw_the_words_of_jaxs_own_keys(dtype):
-    ours = drawing.purpose_key(KEY, "init")
+def test_unrolled_keys_draw_the_words_of_jaxs_own_keys(dtype):
+    ours = drawing.purpose_key(drawing.unrolled(KEY), "init")
     plain = jax.random.fold_in(KEY, zlib.crc32(b"init"))
 
     def words(key):
@@ -69,4 +69,4 @@ def test_keys_of_a_purpose_draw_the_words_of_jaxs_own_keys(dtype):
 
 def test_keys_of_other_kinds_are_kept():
     other = jax.random.key(5, impl="rbg")
-    assert jax.random.key_impl(drawing.purpose_key(other, "init")) == jax.random.key_impl(other)
+    assert jax.random.key_impl(drawing.unrolled(other)) == jax.random.key_impl(other)

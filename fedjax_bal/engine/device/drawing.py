@@ -24,7 +24,7 @@ SHARED = 1024  # drawing so many words takes microseconds, so branches that sort
 
 def purpose_key(key: Key, purpose: str) -> Key:
     """Derives the key for a purpose, any text; different purposes get independent keys."""
-    return jax.random.fold_in(_unrolled(key), zlib.crc32(purpose.encode()))
+    return jax.random.fold_in(key, zlib.crc32(purpose.encode()))
 
 
 def training_key(key: Key, round: Array, client: Array, turn: Array) -> Key:
@@ -88,8 +88,11 @@ def weighted(key: Key, class_counts: Array, log_weights: Array, length: int) -> 
 # of the time to compile the draw of a model. The generator below computes the same words without a loop.
 
 
-def _unrolled(key: Key) -> Key:
-    """Returns a key whose draws are the same and compile faster, if it is jax's default kind on a CPU."""
+def unrolled(key: Key) -> Key:
+    """Returns a key that draws the same words and compiles faster, if it is jax's default kind on a CPU.
+
+    For the draw of a model only: in a program with dropout these words take longer to compile.
+    """
     default = jax.random.key_impl(key) == "threefry2x32" and jax.config.jax_threefry_partitionable
     if not default or target_platform() != "cpu":
         return key

@@ -11,7 +11,7 @@ from jax import lax
 from fedjax_bal.engine.device import leaves
 from fedjax_bal.engine.device.chain import ChainClients, ChainResult, RoundInputs, client_context, zero_result
 from fedjax_bal.engine.device.client_axis import over_chains
-from fedjax_bal.engine.device.drawing import purpose_key
+from fedjax_bal.engine.device.drawing import purpose_key, unrolled
 from fedjax_bal.engine.device.evaluation import (
     VALIDATION,
     LocalTest,
@@ -63,7 +63,7 @@ def init_state(setting: Setting, key: Key, federation: Federation, seats: int | 
 
 def initial_variables(model: Model, key: Key) -> Variables:
     """Draws a run's initial model, which depends only on the run's key, so that all methods share it."""
-    return model.init(purpose_key(key, "init"))
+    return model.init(purpose_key(unrolled(key), "init"))
 
 
 def state_of(
