@@ -1,6 +1,6 @@
 """Growth of cost with the number of clients, cohort size and devices; and the padding that packing saves.
 
-    python benchmarks/scaling.py [--only clients|ratio|cohorts|devices|packing] [--passes 3] [--largest 1000000]
+    python benchmarks/scaling.py [--only clients|ratio|cohorts|devices|packing|rounds] [--passes 3] [--largest 1000000]
                                  [--methods fedavg,scaffold,rebafl] [--client-memory auto|device|host] [--json FILE]
 
 Every size runs in its own process, so its peak of resident memory isn't another's; sizes are interleaved in several
@@ -16,10 +16,14 @@ cohorts: 1 to 4096 of 10^4 such clients.
 devices: W1 and W3 on one and two XLA devices of the same processor.
 packing: padded steps in cohorts of W4 and W4b, with clients on lanes, which continue with their next client, or in
     buckets, which wait for their longest client; `(the rule)` marks the choice of the engine's rule.
+rounds: `make_round` and `simulate` under both strategies against FedAvg by hand, a `lax.scan` over rounds of vmapped or
+    mapped SGD clients: cohorts of 100 of 1000 clients, six local epochs of one batch, on one device, interleaved in
+    one process. By hand all clients have equal sizes, and nothing is checked, planned or reported but the loss.
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
 import statistics
 import subprocess
@@ -41,6 +45,7 @@ SIZES = (10**2, 10**3, 10**4, 10**5, 10**6)
 COHORTS = (1, 4, 16, 64, 256, 1024, 4096)
 METHODS = ("fedavg", "scaffold", "rebafl")
 HIDDEN = (8,)
+SMALL_NETWORKS = ((64, 8), (60, 32))
 DEVICES = (1, 2)
 WORKLOADS = ("W1", "W3")
 PACKED, ROUNDS_OF_PACKING = ("W4", "W4b"), 50
@@ -50,6 +55,7 @@ Record = dict[str, Any]
 
 def main() -> None:
     sections = {"clients": clients, "ratio": ratio, "cohorts": cohorts, "devices": devices, "packing": packing}
+    sections["rounds"] = rounds
     parser = _common.parser(__doc__, file=True)
     parser.add_argument("--only", choices=sections, help="run one section")
     parser.add_argument("--passes", type=int, default=3, help="how often each size is measured (default 3)")
@@ -172,6 +178,24 @@ def widths(cohorts: list[np.ndarray], buckets: bool) -> list[tuple[int, bool]]:
     chosen = choose_width(cohorts, len(cohorts[0]), buckets=buckets)
     tried = {width for width in (4, 8, 16, 32, 64, 128) if width < len(cohorts[0])}
     return [(width, width == chosen) for width in sorted(tried | {chosen, len(cohorts[0])})]
+
+
+def rounds(asked: argparse.Namespace) -> list[Record]:
+    wanted = [{"inputs": inputs, "hidden": hidden} for inputs, hidden in SMALL_NETWORKS]
+    records = in_turns("rounds", wanted, asked.passes)
+    print("\n## Rounds of small networks, ms, wall and processor\n")
+    ways = [key.removesuffix("_s") for key in records[0] if key.endswith("_s") and "processor" not in key]
+    print_table(
+        ("network", *ways),
+        (
+            (
+                f"{r['inputs']}-{r['hidden']}-{CLASSES}",
+                *(f"{1e3 * r[f'{way}_s']:.2f}, {1e3 * r[f'{way}_processor_s']:.2f}" for way in ways),
+            )
+            for r in records
+        ),
+    )
+    return records
 
 
 def packed(steps: np.ndarray, width: int, buckets: bool) -> int:
@@ -299,11 +323,133 @@ def measure_devices(workload: str, devices: int) -> Record:
     return {key: record[key] for key in kept}
 
 
+def measure_rounds(inputs: int, hidden: int, repeats: int = 9, per_call: int = 10) -> Record:
+    """Measures rounds by hand, in `make_round` and in `simulate`, interleaved."""
+    import jax
+
+    from fedjax_bal import data, make_round, models, recipes
+    from fedjax_bal.engine.host.front_door import build_simulation
+    from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
+
+    rng = np.random.default_rng(0)
+    clients = 1000
+    images = rng.standard_normal((clients * ROWS, inputs, 1, 1)).astype(np.float32)
+    labels = rng.integers(0, CLASSES, clients * ROWS, np.int32)
+    federation = data.federate(images, labels, [*np.arange(clients * ROWS).reshape(clients, ROWS)], CLASSES)
+    model = models.build("mlp", CLASSES, (inputs, 1, 1), hidden=[hidden])
+    local = LocalTraining(batch_size=ROWS, epochs=EPOCHS)
+    cohort = Participation(clients_per_round=COHORT)
+
+    def in_make_round(strategy: Any) -> Callable[[], Any]:
+        given = {"local": local, "participation": cohort, "execution": Execution(strategy=strategy)}
+        round_fn = make_round(recipes.fedavg(), model, federation, **given)
+
+        @jax.jit
+        def train(round_fn: Any, key: Any, state: Any, plans: Any) -> Any:
+            advance = lambda state, plan: round_fn.step(round_fn.hyperparameters, key, state, plan)
+            return jax.lax.scan(advance, state, plans)
+
+        key = jax.random.key(0)
+        state = round_fn.init(key)
+        plans = round_fn.plans(0, per_call)
+        return lambda: jax.block_until_ready(train(round_fn, key, state, plans))
+
+    def in_simulate(strategy: Any) -> Callable[[], Any]:
+        simulation = build_simulation(
+            recipes.fedavg(),
+            model,
+            federation,
+            (images[:1], labels[:1]),
+            rounds=10**6,
+            local=local,
+            participation=cohort,
+            evaluation=Evaluation(every=10**6),
+            execution=Execution(strategy=strategy, rounds_per_dispatch=per_call, devices=1),
+        )
+        snapshot = [simulation.init(0)]
+
+        def advance() -> None:
+            snapshot[0] = simulation.advance(0, snapshot[0]).snapshot
+
+        return advance
+
+    ways = {f"by hand, {each}": rounds_by_hand(each, images, labels, hidden, per_call) for each in ("vmap", "map")}
+    for strategy in ("vmap", "map"):
+        ways[f"make_round, {strategy}"] = in_make_round(strategy)
+        ways[f"simulate, {strategy}"] = in_simulate(strategy)
+    for run in ways.values():
+        run()
+    took: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    for _ in range(repeats):
+        for way, run in ways.items():
+            wall, processor = time.perf_counter(), time.process_time()
+            run()
+            took[way].append((time.perf_counter() - wall, time.process_time() - processor))
+    found = {}
+    for way, each in took.items():
+        found[f"{way}_s"], found[f"{way}_processor_s"] = (
+            statistics.median(times) / per_call for times in zip(*each, strict=True)
+        )
+    return found
+
+
+def rounds_by_hand(strategy: str, images: np.ndarray, labels: np.ndarray, hidden: int, count: int) -> Callable[[], Any]:
+    """Returns a function that trains `count` rounds of FedAvg, written in plain JAX for clients of equal sizes."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    clients = len(labels) // ROWS
+    pixels = jnp.asarray(images.reshape(len(images), -1))
+    targets = jnp.asarray(labels)
+
+    def loss(params: Any, rows: Any, pixels: Any, targets: Any) -> Any:
+        first, second = params
+        logits = jax.nn.relu(pixels[rows] @ first[0] + first[1]) @ second[0] + second[1]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, targets[rows]).mean()
+
+    @jax.jit
+    def train(params: Any, key: Any, pixels: Any, targets: Any) -> Any:
+        def train_client(params: Any, client: Any, order: Any) -> Any:
+            def step(params: Any, rows: Any) -> Any:
+                value, grads = jax.value_and_grad(loss)(params, rows, pixels, targets)
+                return jax.tree.map(lambda leaf, grad: leaf - 0.05 * grad, params, grads), value
+
+            return jax.lax.scan(step, params, client * ROWS + order)
+
+        def one_round(params: Any, key: Any) -> Any:
+            choice, shuffle = jax.random.split(key)
+            cohort = jax.random.choice(choice, clients, (COHORT,), replace=False)
+            orders = jnp.argsort(jax.random.bits(shuffle, (COHORT, EPOCHS, ROWS)))
+            if strategy == "vmap":
+                ends, losses = jax.vmap(train_client, (None, 0, 0))(params, cohort, orders)
+                return jax.tree.map(lambda leaf: leaf.mean(0), ends), losses.mean()
+
+            def add(total: Any, client: Any) -> Any:
+                end, losses = train_client(params, *client)
+                return jax.tree.map(lambda total, leaf: total + leaf / COHORT, total, end), losses
+
+            zeros = jax.tree.map(jnp.zeros_like, params)
+            params, losses = jax.lax.scan(add, zeros, (cohort, orders))
+            return params, losses.mean()
+
+        return jax.lax.scan(one_round, params, jax.random.split(key, count))
+
+    sides = (pixels.shape[1], hidden, CLASSES)
+    draw = np.random.default_rng(0).standard_normal
+    params = [
+        (jnp.asarray(draw((rows, columns)) / rows**0.5, jnp.float32), jnp.zeros(columns))
+        for rows, columns in itertools.pairwise(sides)
+    ]
+    return lambda: jax.block_until_ready(train(params, jax.random.key(1), pixels, targets))
+
+
 WORKERS: dict[str, Callable[..., Record]] = {
     "clients": measure_clients,
     "cohort": measure_cohort,
     "devices": measure_devices,
     "ratio": measure_ratio,
+    "rounds": measure_rounds,
 }
 
 

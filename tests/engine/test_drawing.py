@@ -1,5 +1,7 @@
 """Orders and draws: exact, independent of padding, with the right law."""
 
+import zlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,3 +52,21 @@ def test_weighted_draws_follow_class_weights_and_are_even_within_a_class():
 def test_weighted_draws_do_not_depend_on_padding():
     counts, flat = jnp.array([3, 5]), jnp.zeros(2)
     assert (weighted(KEY, counts, flat, 8) == weighted(KEY, counts, flat, 100)[:8]).all()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
+def test_unrolled_keys_draw_the_words_of_jaxs_own_keys(dtype):
+    ours = drawing.purpose_key(drawing.unrolled(KEY), "init")
+    plain = jax.random.fold_in(KEY, zlib.crc32(b"init"))
+
+    def words(key):
+        keys = jax.random.split(jax.random.fold_in(key, jnp.uint32(2**32 - 1)), (2, 3))
+        return jax.vmap(jax.vmap(lambda key: jax.random.bits(key, (5, 7), dtype)))(keys)
+
+    assert (np.asarray(jax.jit(words)(ours)) == np.asarray(jax.jit(words)(plain))).all()
+    assert (jax.random.key_data(ours) == jax.random.key_data(plain)).all()
+
+
+def test_keys_of_other_kinds_are_kept():
+    other = jax.random.key(5, impl="rbg")
+    assert jax.random.key_impl(drawing.unrolled(other)) == jax.random.key_impl(other)

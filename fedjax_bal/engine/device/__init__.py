@@ -25,6 +25,7 @@ from fedjax_bal.engine.device.program import (
     evaluated_model,
     exhibits,
     init_state,
+    initial_variables,
     state_of,
     traffic_of,
 )

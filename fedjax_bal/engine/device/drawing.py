@@ -5,13 +5,17 @@ don't depend on the order in which clients are executed, or on the device. An or
 rows; each position has one random word, so that more padding changes nothing.
 """
 
+import math
 import zlib
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.extend.random import define_prng_impl, threefry_prng_impl
 
+from fedjax_bal.target import target_platform
 from fedjax_bal.types import Array, Key
 
 SHORT = 128  # sorting fewer words isn't worth another branch
@@ -78,3 +82,61 @@ def weighted(key: Key, class_counts: Array, log_weights: Array, length: int) -> 
     starts = jnp.cumsum(class_counts) - class_counts
     # The product of a word just below 1 can round up to the count itself.
     return starts[drawn] + jnp.minimum(inside, class_counts[drawn] - 1)
+
+
+# On CPUs jax writes Threefry's 20 rounds as a loop, which XLA doesn't fuse and LLVM unrolls again for every draw: most
+# of the time to compile the draw of a model. The generator below computes the same words without a loop.
+
+
+def unrolled(key: Key) -> Key:
+    """Returns a key that draws the same words and compiles faster, if it is jax's default kind on a CPU.
+
+    For the draw of a model only: in a program with dropout these words take longer to compile.
+    """
+    default = jax.random.key_impl(key) == "threefry2x32" and jax.config.jax_threefry_partitionable
+    if not default or target_platform() != "cpu":
+        return key
+    return jax.random.wrap_key_data(jax.random.key_data(key), impl=_UNROLLED)
+
+
+@jax.jit
+def _threefry(key: Array, counters: Array) -> tuple[Array, Array]:
+    """Encrypts counters below 2**32 with Threefry-2x32 (Salmon et al., "Parallel random numbers", 2011)."""
+    keys = [key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA)]
+    first = jnp.full_like(counters, keys[0])
+    second = counters + keys[1]
+    for turn in range(1, 6):
+        for distance in (13, 15, 26, 6) if turn % 2 else (17, 29, 16, 24):
+            first = first + second
+            second = first ^ (second << distance | second >> (32 - distance))
+        first = first + keys[turn % 3]
+        second = second + keys[(turn + 1) % 3] + np.uint32(turn)
+    return first, second
+
+
+def _counters(shape: tuple[int, ...]) -> Array:
+    return jnp.arange(math.prod(shape), dtype=np.uint32).reshape(shape)
+
+
+def _split(key: Array, shape: tuple[int, ...]) -> Array:
+    return jnp.stack(_threefry(key, _counters(shape)), -1)
+
+
+def _fold_in(key: Array, number: Array) -> Array:
+    return jnp.stack(_threefry(key, jnp.asarray(number, np.uint32)))
+
+
+def _random_bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
+    first, second = _threefry(key, _counters(shape))
+    return (first ^ second).astype(f"uint{bit_width}")  # at most 32, because the package turns 64-bit types off
+
+
+_UNROLLED = define_prng_impl(
+    key_shape=(2,),
+    seed=threefry_prng_impl.seed,
+    split=_split,
+    random_bits=_random_bits,
+    fold_in=_fold_in,
+    name="unrolled_threefry2x32",
+    tag="unr",
+)

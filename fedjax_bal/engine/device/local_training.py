@@ -154,7 +154,9 @@ def train_step(
     `order`, `Int32[clients, places]`, may hold the orders of several clients; this client's is row `order_row`.
     """
     # A lane gets the whole table and a row number, so that a turn reads one batch of it and doesn't copy the row.
-    epoch, within = jnp.divmod(index, jnp.maximum(setting.steps_per_epoch(ctx.size), 1))
+    steps = jnp.maximum(setting.steps_per_epoch(ctx.size), 1)
+    epoch = lax.div(index, steps)  # not `jnp.divmod`, whose care for negative numbers is five more loops of a program
+    within = index - epoch * steps
     start = epoch * setting.row_length + within * setting.batch_size
     # With a given number of steps, `row_order` has no gaps between epochs.
     start = start if setting.local.steps is None else index * setting.batch_size

@@ -11,7 +11,7 @@ from jax import lax
 from fedjax_bal.engine.device import leaves
 from fedjax_bal.engine.device.chain import ChainClients, ChainResult, RoundInputs, client_context, zero_result
 from fedjax_bal.engine.device.client_axis import over_chains
-from fedjax_bal.engine.device.drawing import purpose_key
+from fedjax_bal.engine.device.drawing import purpose_key, unrolled
 from fedjax_bal.engine.device.evaluation import (
     VALIDATION,
     LocalTest,
@@ -42,16 +42,28 @@ from fedjax_bal.engine.device.state import DispatchPlan, Info, State
 from fedjax_bal.engine.device.trees import put, take, zeros_of
 from fedjax_bal.metrics import Traffic
 from fedjax_bal.parts import Closing, Deliver, Memory, Probe, Refine, Server
-from fedjax_bal.types import Array, EvaluationResult, Exhibit, Federation, Key, Plan, PyTree, Variables, size_in_bytes
+from fedjax_bal.types import (
+    Array,
+    EvaluationResult,
+    Exhibit,
+    Federation,
+    Key,
+    Model,
+    Plan,
+    PyTree,
+    Variables,
+    size_in_bytes,
+)
 
 
 def init_state(setting: Setting, key: Key, federation: Federation, seats: int | None = None) -> State:
-    """Makes the state before the first round.
+    """Makes the state before the first round; the memory has rows for `seats` clients, by default for all."""
+    return state_of(setting, key, initial_variables(setting.model, key), federation, seats)
 
-    The initial weights depend only on the run's key, so that all methods share them. The memory has rows for `seats`
-    clients, by default for all.
-    """
-    return state_of(setting, key, setting.model.init(purpose_key(key, "init")), federation, seats)
+
+def initial_variables(model: Model, key: Key) -> Variables:
+    """Draws a run's initial model, which depends only on the run's key, so that all methods share it."""
+    return model.init(purpose_key(unrolled(key), "init"))
 
 
 def state_of(

@@ -31,8 +31,8 @@ from fedjax_bal.engine.device import (
     dispatch,
     dispatch_stacked,
     init_state,
+    initial_variables,
     is_uncompiled,
-    purpose_key,
     state_of,
 )
 from fedjax_bal.engine.host.memory import divides, fit_to_memory, free_bytes, program_bytes, repeat_for_clients
@@ -181,7 +181,7 @@ def initial_state(
     places = shardings(shapes, federation.num_clients, setting.layout)
     if variables is None:
         # A separate program draws the initial model, so that all methods with this model share it.
-        variables = jax.jit(setting.model.init, out_shardings=places.variables)(purpose_key(key, "init"))
+        variables = jax.jit(initial_variables, static_argnums=0, out_shardings=places.variables)(setting.model, key)
     begin = jax.jit(setting.traced(state_of), static_argnames="seats", out_shardings=places)
     state = begin(setting, key, variables, federation, seats)
     if zeros is None:
