@@ -91,7 +91,7 @@ def weighted(key: Key, class_counts: Array, log_weights: Array, length: int) -> 
 def unrolled(key: Key) -> Key:
     """Returns a key that draws the same words and compiles faster, if it is jax's default kind on a CPU.
 
-    For the draw of a model only: in a program with dropout these words take longer to compile.
+    For the draw of a model only: programs that train a network with dropout compiled no faster with it.
     """
     default = jax.random.key_impl(key) == "threefry2x32" and jax.config.jax_threefry_partitionable
     if not default or target_platform() != "cpu":
