@@ -75,8 +75,9 @@ class AlignedWeights(Reduce, Step, Server):
         """Returns the chains' shares in the update, and the moves of their numbers, each `Float[G]`."""
         on = (weights > 0) | ~(weights > 0).any()  # a softmax over nothing would be nan
         each = _counted(deltas, weights)
-        start = server.state.at[server.cohort.clients].get(mode="fill", fill_value=jnp.nan)
-        start = jnp.where(on, jnp.nanmean(start, axis=1), 0.0)
+        clients = server.cohort.clients
+        places = jnp.maximum((clients < len(server.state)).sum(1), 1)
+        start = server.state.at[clients].get(mode="fill", fill_value=0.0).sum(1) / places
         distances = self._distances(server.variables.params, each)
         shares = lambda numbers: jax.nn.softmax(numbers, where=on)
 

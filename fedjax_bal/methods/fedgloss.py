@@ -74,7 +74,8 @@ def fedgloss(rho: NonNegative = 0.15, local_rho: NonNegative = 0.15, beta: Posit
     References:
         Caldarola et al., 2025; the defaults are those of the authors' commands for CIFAR-10. Their code raises both
         lengths from 0.001 to these values over the first fifth of the rounds, averages updates by number of samples,
-        and divides the server's accumulated drift by the size of the cohort once more than the paper and FedDyn.
+        adds 1e-16 to norms, not 1e-7, and divides the server's accumulated drift by the size of the cohort once more
+        than FedDyn does.
     """
     parts = (ServerAscent(rho), Ascent(local_rho), DynamicRegularisation(1.0 / beta, False, None, in_loss=False))
     return Recipe("fedgloss", parts, server_optimizer=optimizer("sgd", 1.0))

@@ -136,11 +136,12 @@ class SharedMuon(MatrixSteps, Report, Server):
     def init_steps(self, ctx: Context) -> Moments:
         """Returns the server's momenta, and zeros for vectors."""
         fresh = super().init_steps(ctx)
-        begin = lambda zeros, mean: mean if zeros.ndim > 1 else zeros
-        return fresh._replace(first=jax.tree.map(begin, fresh.first, ctx.broadcast[self.slot]))
+        begin = lambda mean, zeros: zeros if mean is None else mean
+        first = jax.tree.map(begin, ctx.broadcast[self.slot], fresh.first, is_leaf=lambda leaf: leaf is None)
+        return fresh._replace(first=first)
 
     def report(self, outcome: Outcome) -> PyTree:
-        """Returns the client's last momenta; scalars 0 for vectors."""
+        """Returns the client's last momenta, without those of vectors."""
         return _of_matrices(outcome.ctx.steps_state[self.slot].first)
 
     def init_server(self, server: ServerContext) -> PyTree:
@@ -186,7 +187,7 @@ def _root(squares: Array) -> Array:
 
 
 def _of_matrices(tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf if leaf.ndim > 1 else jnp.zeros((), leaf.dtype), tree)
+    return jax.tree.map(lambda leaf: leaf if leaf.ndim > 1 else None, tree)
 
 
 def _check_momentum(context: NeedsContext) -> None:

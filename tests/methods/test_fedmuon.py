@@ -53,6 +53,7 @@ def train(weights, client, number, muon):
     return float64.difference(after, weights), steps
 
 
+@pytest.mark.slow
 def test_local_muon_equals_its_transcription():
     sim = float64.simulation(local_muon(0.8, 0.3), model=heads.network())
     weights = heads.flat(float64.initial(sim))
@@ -85,7 +86,7 @@ def test_fedmuon_equals_its_transcription(nesterov):
     float64.assert_equal({"body": found["body"], "kernel": found["head"]["kernel"]}, {
         name: momenta[name] for name in ("body", "kernel")
     })  # fmt: skip
-    assert found["head"]["bias"].shape == ()  # Adam's moments stay with the client
+    assert found["head"]["bias"] is None  # Adam's moments stay with the client
 
 
 @pytest.mark.parametrize("shape", [(3, 7), (7, 3), (2, 3, 4, 5), (1, 4)])
