@@ -147,8 +147,8 @@ def ill_conditioned() -> dict[str, Any]:
     return {"tolerance": 2e-3}
 
 
-def adam_on_the_server() -> dict[str, Any]:
-    """Adam makes whole steps of the smallest gradients, and so of rounding."""
+def whole_steps() -> dict[str, Any]:
+    """Adam and Muon make whole steps of the smallest gradients or singular values, and so of rounding."""
     return {"tolerance": 1e-4}
 
 
@@ -164,7 +164,9 @@ SPECIAL = {
     "dp": without_statistics,
     "fedbn": normalised_layers,
     "feddecorr": ill_conditioned,
-    "fedic": adam_on_the_server,
+    "fedic": whole_steps,
+    "fedmuon": whole_steps,
+    "local_muon": whole_steps,
     "pfedme": without_statistics,
     "ratio_loss": ill_conditioned,
 }
