@@ -5,6 +5,7 @@ A part plays one or more roles, which decide when it runs, what it sees and how 
 `ServerContext`.
 """
 
+from fedjax_bal.methods.afl import LeastSquares
 from fedjax_bal.methods.apfl import MixedModel
 from fedjax_bal.methods.astraea import Augmentation
 from fedjax_bal.methods.auto_augment import AutoAugment
@@ -25,6 +26,7 @@ from fedjax_bal.methods.feature_normalisation import NormalisedFeatures
 from fedjax_bal.methods.feature_skew import NoiseByClient, RotationByClient
 from fedjax_bal.methods.fedacg import BeforeLookahead
 from fedjax_bal.methods.fedavg_ft import RefinedHead
+from fedjax_bal.methods.fedawa import AlignedWeights
 from fedjax_bal.methods.fedbabu import FrozenHead
 from fedjax_bal.methods.fedbn import OwnNormalisation
 from fedjax_bal.methods.fedbuff import StalenessWeights
@@ -34,13 +36,17 @@ from fedjax_bal.methods.feddisco import DiscrepancyWeights
 from fedjax_bal.methods.feddyn import DynamicRegularisation
 from fedjax_bal.methods.fedetf import SimplexClassifier
 from fedjax_bal.methods.fedexp import Extrapolation
+from fedjax_bal.methods.fedgloss import ServerAscent
 from fedjax_bal.methods.fedgrab import GradientBalancer
 from fedjax_bal.methods.fedic import CalibratedDistillation
+from fedjax_bal.methods.fedlaw import LearnedMixture
 from fedjax_bal.methods.fedlc import LogitCalibration
 from fedjax_bal.methods.fedlesam import GlobalAscent
 from fedjax_bal.methods.fedlf import ClassCentres
 from fedjax_bal.methods.fedlmd import LabelMaskingDistillation
 from fedjax_bal.methods.fedloge import RealignedHeads
+from fedjax_bal.methods.fedlws import LayerShrinking
+from fedjax_bal.methods.fedmuon import LocalMuon, SharedMuon
 from fedjax_bal.methods.fedncm import NearestMean
 from fedjax_bal.methods.fednh import PrototypeClassifier
 from fedjax_bal.methods.fednova import NormalisedAveraging
@@ -114,6 +120,7 @@ __all__ = [
     "BALANCED",
     "BATCH_STATISTICS",
     "SERVER_ROWS",
+    "AlignedWeights",
     "Ascent",
     "Augmentation",
     "AutoAugment",
@@ -157,7 +164,11 @@ __all__ = [
     "Krum",
     "LabelMargins",
     "LabelMaskingDistillation",
+    "LayerShrinking",
+    "LearnedMixture",
+    "LeastSquares",
     "LocalGenerator",
+    "LocalMuon",
     "LogitCalibration",
     "LogitSuppression",
     "Logits",
@@ -210,7 +221,9 @@ __all__ = [
     "Separate",
     "SeparateModel",
     "Server",
+    "ServerAscent",
     "SharedGenerator",
+    "SharedMuon",
     "Shift",
     "SimplexClassifier",
     "StaleUpdates",

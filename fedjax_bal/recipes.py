@@ -5,6 +5,7 @@ allowed. `combine` puts several recipes together.
 """
 
 from fedjax_bal.methods import RECIPES
+from fedjax_bal.methods.afl import afl, fed3r
 from fedjax_bal.methods.apfl import apfl
 from fedjax_bal.methods.astraea import astraea
 from fedjax_bal.methods.auto_augment import auto_augment
@@ -27,6 +28,7 @@ from fedjax_bal.methods.feature_skew import feature_skew
 from fedjax_bal.methods.fedacg import fedacg
 from fedjax_bal.methods.fedavg import fedavg
 from fedjax_bal.methods.fedavg_ft import fedavg_ft
+from fedjax_bal.methods.fedawa import fedawa
 from fedjax_bal.methods.fedbabu import fedbabu
 from fedjax_bal.methods.fedbn import fedbn
 from fedjax_bal.methods.fedbuff import fedbuff
@@ -37,13 +39,17 @@ from fedjax_bal.methods.feddyn import feddyn
 from fedjax_bal.methods.fedetf import fedetf
 from fedjax_bal.methods.fedexp import fedexp
 from fedjax_bal.methods.fedgamma import fedgamma
+from fedjax_bal.methods.fedgloss import fedgloss
 from fedjax_bal.methods.fedgrab import fedgrab
 from fedjax_bal.methods.fedic import fedic
+from fedjax_bal.methods.fedlaw import fedlaw
 from fedjax_bal.methods.fedlc import fedlc
 from fedjax_bal.methods.fedlesam import fedlesam, fedlesam_d, fedlesam_s
 from fedjax_bal.methods.fedlf import fedlf
 from fedjax_bal.methods.fedlmd import fedlmd
 from fedjax_bal.methods.fedloge import fedloge
+from fedjax_bal.methods.fedlws import fedlws
+from fedjax_bal.methods.fedmuon import fedmuon, local_muon
 from fedjax_bal.methods.fedncm import fedncm
 from fedjax_bal.methods.fednh import fednh
 from fedjax_bal.methods.fednova import fednova
@@ -80,14 +86,19 @@ from fedjax_bal.methods.rucr import rucr
 from fedjax_bal.methods.scaffold import scaffold
 
 __all__ = [
-    "RECIPES", "Recipe", "apfl", "astraea", "auto_augment", "balanced_softmax", "balancefl", "cbfl", "ccvr",
+    "RECIPES", "Recipe", "afl", "apfl", "astraea", "auto_augment", "balanced_softmax", "balancefl", "cbfl", "ccvr",
     "citation", "cite", "class_balanced", "climb", "combine", "creff", "crop_flip", "cutout", "ditto", "dp",
-    "equal_weights", "family_of", "faults", "feature_normalisation", "feature_skew", "fedacg", "fedadagrad",
-    "fedadam", "fedavg", "fedavg_ft", "fedavgm", "fedbabu", "fedbn", "fedbuff", "fedcm", "feddecorr", "feddisco",
-    "feddyn", "fedetf", "fedexp", "fedgamma", "fedgrab", "fedic", "fedlc", "fedlesam", "fedlesam_d", "fedlesam_s",
-    "fedlf", "fedlmd", "fedloge", "fedmoswa", "fedncm", "fednh", "fednova", "fedntd", "fedper", "fedproto",
+    "equal_weights", "family_of", "faults", "feature_normalisation", "feature_skew",
+    "fed3r", "fedacg", "fedadagrad",
+    "fedadam", "fedavg", "fedavg_ft", "fedavgm", "fedawa", "fedbabu",
+    "fedbn", "fedbuff", "fedcm", "feddecorr", "feddisco",
+    "feddyn", "fedetf", "fedexp", "fedgamma", "fedgloss", "fedgrab", "fedic",
+    "fedlaw", "fedlc", "fedlesam", "fedlesam_d", "fedlesam_s",
+    "fedlf", "fedlmd", "fedloge", "fedlws", "fedmoswa", "fedmuon", "fedncm",
+    "fednh", "fednova", "fedntd", "fedper", "fedproto",
     "fedprox", "fedrcl", "fedrela", "fedrep", "fedrod", "fedrs", "fedsam", "fedsmoo", "fedspeed", "fedswa",
     "fedvls", "fedwsq", "fedyogi", "fedyoyo", "flcir", "focal", "iwds", "krum", "lade", "ldam", "lg_fedavg",
-    "local", "logit_adjustment", "median", "mofedsam", "moon", "multi_krum", "norm_clipping", "pfedme",
+    "local", "local_muon", "logit_adjustment", "median", "mofedsam",
+    "moon", "multi_krum", "norm_clipping", "pfedme",
     "ratio_loss", "rebafl", "rucr", "scaffold", "short_citation", "trimmed_mean", "with_variant",
 ]  # fmt: skip

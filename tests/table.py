@@ -99,10 +99,12 @@ ACTIVE: dict[str, dict[str, Any]] = {
     "fedavg_ft": {"epochs": 2, "batch_size": 5},
     "fedbabu": {"fine_tune_epochs": 1, "fine_tune_batch_size": 5},
     "fedcm": {"alpha": 0.5},
+    "fedawa": {"learning_rate": 0.5, "steps": 2},
     "feddyn": {"alpha": 0.1},
     "fedetf": {"scale": 2.0},
     "fedgrab": {"integral": 0.5, "derivative": 1.0},
     "fedic": {"learning_rate": 0.05, "steps": 3, "batch_size": 5, "distillation_batch": 7},
+    "fedlaw": {"learning_rate": 0.1, "epochs": 2, "batch_size": 5},
     "fedlf": {"centres": 2.0, "warm_up": 0},
     "fedloge": {"sparsity": 0.3, "steps": 5},
     "fednh": {"rho": 0.5},
@@ -145,8 +147,8 @@ def ill_conditioned() -> dict[str, Any]:
     return {"tolerance": 2e-3}
 
 
-def adam_on_the_server() -> dict[str, Any]:
-    """Adam makes whole steps of the smallest gradients, and so of rounding."""
+def whole_steps() -> dict[str, Any]:
+    """Adam and Muon make whole steps of the smallest gradients or singular values, and so of rounding."""
     return {"tolerance": 1e-4}
 
 
@@ -162,7 +164,9 @@ SPECIAL = {
     "dp": without_statistics,
     "fedbn": normalised_layers,
     "feddecorr": ill_conditioned,
-    "fedic": adam_on_the_server,
+    "fedic": whole_steps,
+    "fedmuon": whole_steps,
+    "local_muon": whole_steps,
     "pfedme": without_statistics,
     "ratio_loss": ill_conditioned,
 }

@@ -149,13 +149,14 @@ def listing(what: str) -> dict[str, str]:
         case "optimizers":
             import optax
 
-            from fedjax_bal.optim import optimizer_names, option_names
+            from fedjax_bal.optim import optimizer_factory, optimizer_names, option_names
 
             texts = {}
             for name in optimizer_names():
-                known = parameters(getattr(optax, name))
+                known = parameters(optimizer_factory(name))
                 taken = {key: known[key] for key in option_names(name) if key in known}
-                texts[name] = _text(f"optax.{name}", takes=_defaults(taken))
+                home = "optax" if hasattr(optax, name) else "optax.contrib"
+                texts[name] = _text(f"{home}.{name}", takes=_defaults(taken))
             return texts
         case "schedules":
             from fedjax_bal.optim import schedule_factory, schedule_names

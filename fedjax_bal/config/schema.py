@@ -444,7 +444,7 @@ class OptimizerSection(Variant):
     """An optax optimizer.
 
     Attributes:
-        name: any optax optimizer that takes a learning rate; its options are further keys.
+        name: any optimizer of optax or `optax.contrib` that takes a learning rate; its options are further keys.
         learning_rate: the learning rate in round 0. The default is for `sgd`; any other name needs its own rate, also
             in place of another one with a rate.
         weight_decay: coupled weight decay, added to the gradient; an optimizer that has such an option (adamw, for
@@ -468,17 +468,18 @@ class OptimizerSection(Variant):
 
     @classmethod
     def choices(cls) -> Mapping[str, Any]:
-        """Returns the functions of optax, by name."""
-        import optax
+        """Returns the functions of optax and `optax.contrib`, by name."""
+        from fedjax_bal.optim import optimizer_factory, optimizer_names
 
-        from fedjax_bal.optim import optimizer_names
-
-        return {name: getattr(optax, name) for name in optimizer_names()}
+        return {name: optimizer_factory(name) for name in optimizer_names()}
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """Returns the options of an optimizer."""
-        return parameters(cls.choices()[name], skip=cls.model_fields)
+        from fedjax_bal.optim import option_names
+
+        known = parameters(cls.choices()[name], skip=cls.model_fields)
+        return {option: field for option, field in known.items() if option in option_names(name)}
 
     @classmethod
     def usual_rate(cls, name: str) -> float:

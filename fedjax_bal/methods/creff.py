@@ -9,7 +9,6 @@ from jax import lax
 
 from fedjax_bal.data import over_rows
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Recipe, recipe
-from fedjax_bal.methods.fedacg import BeforeLookahead
 from fedjax_bal.methods.heads import (
     UNUSED_FEATURES,
     check_kept,
@@ -85,7 +84,7 @@ class FeatureMatching(Server, Report, Refine):
     @property
     def needs(self) -> tuple[Need, ...]:
         """Requires that no earlier part puts in another classifier for evaluation."""
-        return (not_shown_before("creff", self, BeforeLookahead),)
+        return (not_shown_before("creff", self),)
 
     def check(self, context: CheckContext) -> None:
         """Rejects a model without a classifier under its usual name, and layers below it that stay with the clients."""

@@ -4,14 +4,14 @@ import jax
 
 from fedjax_bal.methods.combine import BelowOne, NonNegative, Recipe, recipe
 from fedjax_bal.methods.fedprox import Proximal
-from fedjax_bal.methods.needs import not_shown_before
-from fedjax_bal.methods.roles import Need, NeedsContext, Refine, Server, part, parts_with
+from fedjax_bal.methods.needs import Unshifted
+from fedjax_bal.methods.roles import Server, part
 from fedjax_bal.optim import optimizer
 from fedjax_bal.types import Key, PyTree, ServerContext, Variables
 
 
 @part
-class BeforeLookahead(Server, Refine):
+class BeforeLookahead(Server, Unshifted):
     r"""Evaluates the model of a server with Nesterov momentum before the lookahead.
 
     Such a server sends $\phi_t = w_t + \lambda (w_t - w_{t-1})$. With the mean of the clients' models, $w_{t+1}$, its
@@ -29,20 +29,8 @@ class BeforeLookahead(Server, Refine):
     momentum: float = 0.85
 
     travels = False
-    evaluation_only = True
 
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        """Requires that no earlier part changes the model for evaluation, and none the model that goes on."""
-        return not_shown_before("fedacg", self), Need("", self._check_step)
-
-    def _check_step(self, context: NeedsContext) -> None:
-        for other in parts_with(context.parts, Refine):
-            if not other.evaluation_only:
-                raise ValueError(
-                    f"fedacg: received {other.slot}, which changes the model after the server's step, so that the "
-                    "model before the lookahead can't be recovered from it; leave one of the two out"
-                )
+    method = "fedacg"
 
     def init_server(self, server: ServerContext) -> PyTree:
         """Returns w, shaped like the parameters."""

@@ -1,10 +1,9 @@
 """FedNCM: before each evaluation the classifier is computed from the mean features of the classes, in closed form."""
 
-import jax
 import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import Recipe, recipe
-from fedjax_bal.methods.heads import UNUSED_FEATURES, check_kept, check_linear, classifier, classifier_shapes
+from fedjax_bal.methods.heads import check_dense, with_dense_head
 from fedjax_bal.methods.prototypes import FeatureSums, feature_sums, prototypes_of
 from fedjax_bal.methods.roles import CheckContext, Closing, part
 from fedjax_bal.models import unit
@@ -27,19 +26,8 @@ class NearestMean(Closing):
     """
 
     def check(self, context: CheckContext) -> None:
-        """Rejects a model that doesn't end in a dense layer, whose class vectors are the columns of a matrix.
-
-        And one of which layers below it stay with the clients.
-        """
-        check_linear("fedncm", context.model)
-        check_kept("fedncm", context, UNUSED_FEATURES, classifier=False)
-        shapes = [leaf.shape for leaf in jax.tree.leaves(classifier_shapes(context.model))]
-        matrices = [shape for shape in shapes if len(shape) != 1]
-        if len(matrices) != 1 or len(matrices[0]) != 2 or matrices[0][1] != context.model.num_classes:
-            raise ValueError(
-                f"fedncm: received the model {context.model.name} with a classifier of shapes {shapes}, must end in a "
-                f"dense layer, whose shape is (features, {context.model.num_classes})"
-            )
+        """Rejects a model that doesn't end in a dense layer, or of which layers below it stay with the clients."""
+        check_dense("fedncm", context)
 
     def closing_report(self, outcome: Outcome) -> FeatureSums:
         """Computes the sums of the client's features, by class."""
@@ -48,9 +36,7 @@ class NearestMean(Closing):
     def close(self, key: Key, variables: Variables, reports: FeatureSums, server: ServerContext) -> Variables:
         """Returns the global model with the directions of the classes' means as its classifier."""
         vectors = unit(prototypes_of(reports).means).T
-        filled = lambda leaf: vectors.astype(leaf.dtype) if leaf.ndim == 2 else jnp.zeros_like(leaf)
-        head = jax.tree.map(filled, classifier(variables.params))
-        return variables._replace(params={**variables.params, "head": head})
+        return with_dense_head(variables, vectors, jnp.zeros(vectors.shape[-1]))
 
 
 @recipe("heads", "legate2023fedncm")

@@ -118,6 +118,29 @@ def check_linear(method: str, model: Model) -> None:
         )
 
 
+def check_dense(method: str, context: CheckContext) -> None:
+    """Rejects a network that doesn't end in a dense layer, whose class vectors are the columns of a matrix.
+
+    And one of which layers below it stay with the clients.
+    """
+    check_linear(method, context.model)
+    check_kept(method, context, UNUSED_FEATURES, classifier=False)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(classifier_shapes(context.model))]
+    matrices = [shape for shape in shapes if len(shape) != 1]
+    if len(matrices) != 1 or len(matrices[0]) != 2 or matrices[0][1] != context.model.num_classes:
+        raise ValueError(
+            f"{method}: received the model {context.model.name} with a classifier of shapes {shapes}, must end in a "
+            f"dense layer, whose shape is (features, {context.model.num_classes})"
+        )
+
+
+def with_dense_head(variables: Variables, vectors: Array, bias: Array) -> Variables:
+    """Puts class vectors, `Float[F, C]`, and their bias, if it has one, into a model that ends in a dense layer."""
+    filled = lambda leaf: (vectors if leaf.ndim == 2 else bias).astype(leaf.dtype)
+    head = jax.tree.map(filled, classifier(variables.params))
+    return variables._replace(params={**variables.params, "head": head})
+
+
 def retrain_classifier(
     model: Model,
     params: PyTree,

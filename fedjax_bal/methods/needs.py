@@ -1,7 +1,8 @@
 """Requirements that several parts share, such as the server's balanced rows, checked before any data is loaded."""
 
+import abc
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from fedjax_bal.methods.roles import Need, NeedsContext, Part, Personal, Reduce, Refine, Separate, parts_with
 from fedjax_bal.optim import check_known
@@ -93,13 +94,35 @@ def shared_model(method: str, because: str) -> Need:
     return Need("", check)
 
 
-def not_shown_before(method: str, own: Part, *spared: type[Part]) -> Need:
-    """Requires that no earlier part changes the model for evaluation, as `own` replaces what it would change."""
+class Unshifted(Refine, abc.ABC):
+    """The base of parts that evaluate the model before the server shifted it for the clients."""
+
+    method: ClassVar[str]
+    """The method's name, for messages."""
+
+    evaluation_only = True
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Requires that no part changes the model after the shift, or puts another one in for evaluation before it."""
+        return not_shown_before(self.method, self), Need("", self._check_step)
+
+    def _check_step(self, context: NeedsContext) -> None:
+        for other in parts_with(context.parts, Refine):
+            if not other.evaluation_only:
+                raise ValueError(
+                    f"{self.method}: received {other.slot}, which changes the model after the server's step, so that "
+                    "the model before the shift can't be recovered from it; leave one of the two out"
+                )
+
+
+def not_shown_before(method: str, own: Part) -> Need:
+    """Requires that no earlier part replaces, for evaluation, what `own` would replace; `Unshifted` parts may."""
 
     def check(context: NeedsContext) -> None:
         place = [part.slot for part in context.parts].index(own.slot)
         for other in parts_with(context.parts[:place], Refine):
-            if other.evaluation_only and not isinstance(other, spared):
+            if other.evaluation_only and not isinstance(other, Unshifted):
                 raise ValueError(
                     f"{method}: received {other.slot} before it, whose model for evaluation it would replace: name "
                     f"{method} first, or leave one of the two out"

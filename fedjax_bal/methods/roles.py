@@ -405,6 +405,14 @@ class Steps(Part, abc.ABC):
         method also runs in the pass for it, where `ctx.shift` is None; the result is then discarded.
         """
 
+    def observe(self, carry: PyTree, grads: PyTree, ctx: Context) -> PyTree:
+        """Returns the next step's state, given the gradient that this part's `gradient` is about to change.
+
+        Only for a part that is a Gradient, too, such as one with a momentum: `carry` is the result of `next_steps`, and
+        in the rest of this local step `ctx.steps_state` already holds the result of this method.
+        """
+        return carry
+
 
 class Prepare(Part, abc.ABC):
     """Computes something once, before local training; `ctx.prepared` holds the part's result."""

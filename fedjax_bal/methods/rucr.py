@@ -10,7 +10,6 @@ from jax import lax
 from fedjax_bal.balance import class_sums
 from fedjax_bal.data import stack_rows
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Positive, Recipe, Share, recipe
-from fedjax_bal.methods.fedacg import BeforeLookahead
 from fedjax_bal.methods.heads import (
     UNUSED_FEATURES,
     check_kept,
@@ -125,7 +124,7 @@ class UnifiedPrototypes(Prepare, Report, Server, Loss, Refine):
     @property
     def needs(self) -> tuple[Need, ...]:
         """Requires that no earlier part puts in another classifier for evaluation, and that one is retrained at all."""
-        return not_shown_before("rucr", self, BeforeLookahead), begins_within("rucr's retraining", self.start + 1)
+        return not_shown_before("rucr", self), begins_within("rucr's retraining", self.start + 1)
 
     def check(self, context: CheckContext) -> None:
         """Rejects a model without a classifier under its usual name, and layers below it that stay with the clients."""

@@ -8,6 +8,7 @@ from fedjax_bal.optim.optimizers import (
     check_known,
     fedopt,
     optimizer,
+    optimizer_factory,
     optimizer_names,
     option_names,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "check_known",
     "fedopt",
     "optimizer",
+    "optimizer_factory",
     "optimizer_names",
     "option_names",
     "schedule",

@@ -5,26 +5,42 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from optax import contrib
 
 from fedjax_bal.optim.schedules import Schedule, given_schedule
 from fedjax_bal.types import Array, PyTree
 from fedjax_bal.validate import finite_number, is_number, one_of
 
 # `optimizer` has its own learning rate and decay; the others aren't numbers or have their own argument.
-_NOT_OPTIONS = {"decay", "learning_rate", "mask", "kwargs", "schedule", "step_schedule", "clip_norm", "clip_value"}
-# Excluded: optimizers that need more than a gradient at each step (a loss, a key), or are deprecated.
-_NOT_OFFERED = {"lbfgs", "noisy_sgd", "optimistic_adam", "polyak_sgd"}
+_NOT_OPTIONS = {
+    *("decay", "learning_rate", "mask", "kwargs", "schedule", "step_schedule", "clip_norm", "clip_value"),
+    *("init_step", "muon_weight_dimension_numbers", "ns_coeffs", "weight_dimension_numbers"),
+}
+# Excluded: optimizers that need more than a gradient at each step (a loss, a key), that evaluate other parameters than
+# they train, or are deprecated.
+_NOT_OFFERED = {
+    *("lbfgs", "momo", "momo_adam", "noisy_sgd", "optimistic_adam", "polyak_sgd", "sophia"),
+    *("schedule_free_adamw", "schedule_free_sgd"),
+}
 USUAL_RATES = {
     "adadelta": 1.0,
     "adafactor": 0.01,
     "adagrad": 0.01,
+    "cocob": 1.0,
+    "dadapt_adamw": 1.0,
+    "dog": 1.0,
+    "dowg": 1.0,
     "lars": 0.1,
     "lion": 0.0001,
+    "madgrad": 0.01,
+    "muon": 0.02,
+    "prodigy": 1.0,
     "rprop": 0.01,
     "sgd": 0.05,
     "optimistic_gradient_descent": 0.05,
@@ -45,8 +61,8 @@ class Optimizer:
     None.
 
     Attributes:
-        name: the name of the factory in optax, "fedopt" for an optimizer from `fedopt`, or an optax transformation,
-            which equals only itself.
+        name: the name of the factory in optax or `optax.contrib`, "fedopt" for an optimizer from `fedopt`, or an optax
+            transformation, which equals only itself.
         learning_rate: the learning rate of round 0; None if it isn't known.
         decay: factor on the learning rate per round; None for a constant rate.
         weight_decay: coupled weight decay, added to the gradient; None for none.
@@ -119,7 +135,7 @@ class Optimizer:
         """
         if not isinstance(self.name, str):
             return _in_round(self.name, round)
-        factory = _fedopt if self.name == "fedopt" else getattr(optax, self.name)
+        factory = _fedopt if self.name == "fedopt" else optimizer_factory(self.name)
         transform = factory(learning_rate=self.rate_at(round, step), **self.options, **dict(self.flags))
         if self.weight_decay is None:
             return transform
@@ -146,20 +162,34 @@ AnyOptimizer = Optimizer | optax.GradientTransformation
 
 @functools.cache
 def optimizer_names() -> tuple[str, ...]:
-    """Returns the names of optax's optimizers that take a learning rate.
+    """Returns the names of the optimizers of optax and `optax.contrib` that take a learning rate.
 
     Example:
-        >>> {"sgd", "adam", "yogi", "adagrad"} <= set(optimizer_names())
+        >>> {"sgd", "adam", "yogi", "adagrad", "muon"} <= set(optimizer_names())
         True
     """
     names = []
-    for name, function in inspect.getmembers(optax, inspect.isfunction):
+    for name, function in sorted(dict(_functions(contrib) + _functions(optax)).items()):
         parameters = inspect.signature(function).parameters
         required = {key for key, about in parameters.items() if about.default is about.empty}
         needs_a_rate_alone = "learning_rate" in parameters and required <= {"learning_rate", "kwargs"}
         if needs_a_rate_alone and not name.startswith(("_", "scale_by_")) and name not in _NOT_OFFERED:
             names.append(name)
     return tuple(names)
+
+
+def _functions(module: ModuleType) -> list[tuple[str, Callable[..., Any]]]:
+    return inspect.getmembers(module, inspect.isfunction)
+
+
+def optimizer_factory(name: str) -> Callable[..., optax.GradientTransformation]:
+    """Returns the function of an optimizer's name, from optax or else from `optax.contrib`.
+
+    Example:
+        >>> optimizer_factory("muon") is optax.contrib.muon
+        True
+    """
+    return getattr(optax, name, None) or getattr(contrib, name)
 
 
 def option_names(name: str) -> list[str]:
@@ -169,7 +199,7 @@ def option_names(name: str) -> list[str]:
         >>> option_names("sgd")
         ['accumulator_dtype', 'momentum', 'nesterov']
     """
-    return sorted(set(inspect.signature(getattr(optax, name)).parameters) - _NOT_OPTIONS)
+    return sorted(set(inspect.signature(optimizer_factory(name)).parameters) - _NOT_OPTIONS)
 
 
 def optimizer(
@@ -188,7 +218,7 @@ def optimizer(
     """Builds an optimizer with known hyperparameters, which can be swept and are available to FedNova and SCAFFOLD.
 
     Args:
-        name: any optax optimizer that takes a learning rate.
+        name: any optimizer of optax or `optax.contrib` that takes a learning rate.
         learning_rate: the learning rate of round 0, finite, not negative; or a function of the round (from 0), such as
             an optax schedule.
         decay: factor on the learning rate per round, in (0, 1]; hides rmsprop's option of the same name.
@@ -240,7 +270,7 @@ def optimizer(
     if decoupled:
         options["weight_decay"] = weight_decay
 
-    defaults = inspect.signature(getattr(optax, name)).parameters
+    defaults = inspect.signature(optimizer_factory(name)).parameters
     momentum = options.get("momentum", defaults["momentum"].default if "momentum" in defaults else 0)
     if options.get("nesterov") and momentum is None:
         raise ValueError("optimizer: nesterov: received without a momentum, which it changes; give momentum=0.9")
@@ -253,11 +283,12 @@ def optimizer(
     numbers: dict[str, float] = {}
     flags: dict[str, Any] = {}
     for option, value in options.items():
-        # Integers such as a block size determine shapes and must stay Python numbers.
         if is_number(value) and type(defaults[option].default) is not int:
             numbers[option] = finite_number(f"optimizer: {option}", value, low=-math.inf)
         else:
-            flags[option] = value
+            # Integers such as a block size determine shapes and must stay Python numbers. Where optax annotates them as
+            # arrays, a configuration reads them as floats.
+            flags[option] = int(value) if is_number(value) and int(value) == value else value
     return Optimizer(
         name,
         rate,

@@ -71,6 +71,7 @@ RULES: dict[tuple[type, str], Rule] = {
     (roles.Criterion, "losses"): lambda result, logits, *rest: (result, logits[:, 0]),
     (roles.Shift, "shift"): _like_first,
     (roles.Steps, "next_steps"): _like_first,
+    (roles.Steps, "observe"): _like_first,
     (roles.Personal, "own_model"): _like_first,
     (roles.Logits, "logits"): _like_first,
     (roles.Loss, "loss"): lambda result, *rest: (result, jnp.zeros(())),

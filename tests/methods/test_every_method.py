@@ -19,6 +19,7 @@ SHARED_FILES = {
     **dict.fromkeys(("fedadagrad", "fedadam", "fedavgm", "fedyogi"), "server_optimizers"),
     **dict.fromkeys(("fedlesam", "fedspeed"), "fedsam"), "mofedsam": "fedcm",
     **dict.fromkeys(("fedlesam_d", "fedlesam_s"), "fedlesam_variants"), "fedmoswa": "fedswa",
+    "fed3r": "afl", "local_muon": "fedmuon",
 }  # fmt: skip
 """Methods that share a test file, whose transcriptions differ in a line or two."""
 

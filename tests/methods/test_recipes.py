@@ -137,6 +137,8 @@ OUT_OF_RANGE = """
     apfl: alpha=1.5 shrinkage=-1 adapts='epoch'; fedrcl: temperature=0 weight=-1 threshold=nan threshold=1.5
     threshold=True; fedwsq: bits=3 momentum=1.5; krum: faulty=-1; multi_krum: kept=0; pfedme: attraction=0 steps=0;
     astraea: size=0 max_copies=-1; cutout: side=0; ditto: attraction=-1; dp: bound=0 noise=-1 delta=1.0;
+    afl: ridge=-1; fed3r: ridge=-1; fedawa: steps=0 distance='manhattan' optimizer='lbfgs'; fedgloss: rho=-1 beta=0;
+    fedlaw: form='cube' batch_size=0; fedlws: beta=-1; fedmuon: alignment=1.0 beta=1.0; local_muon: scale=0;
     faults: factor=-1; fedbuff: exponent=-1 max_staleness=0; fedrep: head_share=1.5; flcir: alpha=-1 rho=1.5;
 """
 """By recipe, values that it refuses."""

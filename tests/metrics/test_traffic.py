@@ -60,6 +60,7 @@ SENT = {
     "fedgamma": controls,
     "fedlesam_s": controls,
     "fedmoswa": controls,
+    "fedmuon": lambda m: (m.all + m.params + m.matrices, m.all + m.matrices),  # a mean update down; momenta both ways
     "fedsmoo": controls,  # the estimate of the shift down, a dual variable up
     "fedetf": lambda m: (m.all + 4,) * 2,  # a scale beside the dense layer before the simplex
     "fedlf": prototypes,
@@ -86,7 +87,9 @@ SENT = {
 """Bytes down and up of the methods that send anything else than the model both ways."""
 
 CLOSING = {
+    "afl": lambda m: 4 * m.F * (m.F + m.C),
     "ccvr": lambda m: 4 * m.C * (1 + m.F + m.F**2),
+    "fed3r": lambda m: 4 * (m.F + 1) * (m.F + 1 + m.C),
     "fedncm": lambda m: 4 * m.C * (1 + m.F),
 }
 """Bytes up in a closing round, in which all clients receive the model."""

@@ -7,7 +7,7 @@ import optax
 import pytest
 from rounding import FORMULA, STEPS, SUM
 
-from fedjax_bal.optim.optimizers import as_optimizer, optimizer, optimizer_names
+from fedjax_bal.optim.optimizers import as_optimizer, optimizer, optimizer_factory, optimizer_names
 
 FALLING = optax.piecewise_constant_schedule(0.4, {2: 0.5, 3: 0.5})  # 0.4, 0.4, 0.2, 0.1
 
@@ -173,7 +173,7 @@ MADE = {
     "several steps": lambda x: optax.MultiSteps(optax.sgd(x), 2).gradient_transformation(),
     "look ahead": lambda x: optax.apply_if_finite(optax.sgd(x), 3),
 }
-MADE |= {name: getattr(optax, name) for name in optimizer_names()}
+MADE |= {name: optimizer_factory(name) for name in optimizer_names()}
 
 
 @pytest.mark.parametrize("name", MADE)

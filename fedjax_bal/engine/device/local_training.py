@@ -232,6 +232,10 @@ def _learn(
     if setting.optimizer.clip_at == "start":
         grads = leaves.clip_by_entry(setting, grads)
     for part in active.parts_with(Gradient):
+        if isinstance(part, Steps):
+            observed = call(setting, part, partial(part.observe, steps[part.slot]), grads, ctx)
+            steps = {**steps, part.slot: observed}
+            ctx = ctx._replace(steps_state={**ctx.steps_state, part.slot: observed})
         grads = call(setting, part, part.gradient, grads, params, ctx, onto=grads)
     grads = leaves.keep(trained, grads)  # again, as a part may have added to frozen leaves
     if setting.optimizer.clip_at == "end":
