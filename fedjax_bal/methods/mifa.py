@@ -55,7 +55,7 @@ class LatestUpdates(Memory, Report, Weigh, Step, Server, abc.ABC):
 
     def report(self, outcome: Outcome) -> PyTree:
         """Returns the change of the client's latest update, times its relative size if sizes count."""
-        size = 1.0 if self.ignores_sizes else outcome.ctx.size / _mean_size(outcome.ctx)
+        size = 1.0 if self.ignores_sizes else _relative_size(outcome.ctx)
         return jax.tree.map(lambda new, old: size * (new - old), outcome.memory, outcome.ctx.memory[self.slot])
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
@@ -85,8 +85,10 @@ class LatestUpdates(Memory, Report, Weigh, Step, Server, abc.ABC):
             check_known(self.method, context.local)
 
 
-def _mean_size(ctx: Context) -> Array:
-    return ctx.federation.offsets[-1] / ctx.federation.num_clients
+def _relative_size(ctx: Context) -> Array:
+    # Floats first: the product of two integers could overflow, and their ratio would be in single precision.
+    size, total = (jnp.asarray(number, float) for number in (ctx.size, ctx.federation.offsets[-1]))
+    return size * ctx.federation.num_clients / total
 
 
 @part
