@@ -74,8 +74,8 @@ def markov(p: Sequence[PositiveShare] = (0.5,), arrival: PositiveShare = 0.2) ->
         (True, True)
 
     References:
-        DPFL (Lee et al., 2025), whose code makes a random client present in a round without any, and FedAU (Wang and
-        Ji, 2024), "markov".
+        DPFL (Lee et al., 2025, arXiv 2511.16523), whose code makes a random client present in a round without any, and
+        FedAU (Wang and Ji, 2024), "markov".
     """
     return Markov(tuple(p), arrival)
 
@@ -177,7 +177,7 @@ def arrival(
         [1, 1, 2, 2, 3, 3]
 
     References:
-        DPFL (Lee et al., 2025), "incremental-arrival", with the defaults of its code.
+        DPFL (Lee et al., 2025, arXiv 2511.16523), "incremental-arrival", with the defaults of its code.
     """
     return Window(initial_clients, clients_per_interval, 0, round_start, interval)
 
@@ -201,7 +201,7 @@ def departure(round_start: CountOrZero = 50, interval: Count = 10, clients_per_i
         [3, 3, 2, 2, 1, 1]
 
     References:
-        DPFL (Lee et al., 2025), "incremental-departure", with the defaults of its code.
+        DPFL (Lee et al., 2025, arXiv 2511.16523), "incremental-departure", with the defaults of its code.
     """
     return Window(None, -clients_per_interval, 0, round_start, interval)
 
@@ -225,8 +225,8 @@ def rotation(interval: Count = 10, clients_per_interval: Count = 1, overlap_clie
         [[0, 1], [0, 1], [1, 2], [2, 3], [0, 3]]
 
     References:
-        DPFL (Lee et al., 2025), "round-robin". In its code one client is present, and one overlaps, by default, so that
-        no other client ever is.
+        DPFL (Lee et al., 2025, arXiv 2511.16523), "round-robin". In its code one client is present, and one overlaps,
+        by default, so that no other client ever is.
     """
     if overlap_clients >= clients_per_interval:
         raise ValueError(

@@ -178,9 +178,10 @@ def latency(
         55.0
 
     References:
-        DPFL (Lee et al., 2025), whose code adds normal latencies of 10 +- 3 (download), 30 +- 1 (training) and 15 +- 3
-        seconds (upload): the defaults; its `deadline_percentile` is `on_time`. There a late client goes on training
-        and its update counts in the round in which it arrives, as with the selector `buffered` here.
+        DPFL (Lee et al., 2025, arXiv 2511.16523), whose code adds normal latencies of 10 +- 3 (download), 30 +- 1
+        (training) and 15 +- 3 seconds (upload): the defaults; its `deadline_percentile` is `on_time`. There a late
+        client goes on training and its update counts in the round in which it arrives, as with the selector `buffered`
+        here.
     """
     if deadline is not None and on_time is not None:
         raise ValueError(f"on_time: received {on_time:g} and deadline={deadline:g}; leave one of the two out")
