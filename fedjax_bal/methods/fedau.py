@@ -165,7 +165,7 @@ class ProbabilityWeights(AbsenceWeights):
 def fedau(
     weighting: Literal["adaptive", "known_prob", "average_all"] = "adaptive",
     cutoff: Count | None = 50,
-    probabilities: Sequence[PositiveShare] = (),
+    probabilities: Sequence[PositiveShare] | None = None,
     by_size: bool = False,
 ) -> Recipe:
     """Updates are scaled by the mean number of rounds between their client's deliveries, so that absence doesn't bias.
@@ -185,12 +185,12 @@ def fedau(
         >>> fedau("known_prob", probabilities=[0.5, 0.2]).parts
         (ProbabilityWeights(probabilities=(0.5, 0.2), ignores_sizes=True),)
     """
-    if bool(probabilities) != (weighting == "known_prob"):
-        given = f"probabilities={list(probabilities)}" if probabilities else "no probabilities"
+    if (probabilities is not None) != (weighting == "known_prob"):
+        given = "none" if probabilities is None else list(probabilities)
         raise ValueError(
             f"fedau: probabilities: received {given} with weighting={weighting!r}; 'known_prob' needs them, and no "
             "other weighting takes them"
         )
     if weighting == "adaptive":
         return Recipe("fedau", (IntervalWeights(cutoff, not by_size),))
-    return Recipe("fedau", (ProbabilityWeights(tuple(probabilities) or (1.0,), not by_size),))
+    return Recipe("fedau", (ProbabilityWeights(tuple(probabilities or (1.0,)), not by_size),))
