@@ -17,7 +17,7 @@ from fedjax_bal.metrics import SHOTS, Shots
 
 if TYPE_CHECKING:
     from fedjax_bal.optim import AnyOptimizer
-    from fedjax_bal.selection import Choice, Presence, Selector, Speed, Trace
+    from fedjax_bal.selection import Choice, Pattern, Presence, Selector, Speed
 
 T = TypeVar("T")
 Drawing = Literal["epochs", "replacement"]
@@ -110,8 +110,8 @@ class Participation:
 
     clients_per_round: Count | None = None
     selector: "Selector | Choice | None" = None
-    availability: "Presence | Trace" = dataclasses.field(default_factory=_all_clients)
-    delivery: "Presence | Trace" = dataclasses.field(default_factory=_all_clients)
+    availability: "Pattern" = dataclasses.field(default_factory=_all_clients)
+    delivery: "Pattern" = dataclasses.field(default_factory=_all_clients)
     speed: "Speed | None" = None
 
     def __post_init__(self) -> None:

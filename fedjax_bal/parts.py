@@ -25,8 +25,10 @@ from fedjax_bal.methods.faults import Faults, StaleUpdates
 from fedjax_bal.methods.feature_normalisation import NormalisedFeatures
 from fedjax_bal.methods.feature_skew import NoiseByClient, RotationByClient
 from fedjax_bal.methods.fedacg import BeforeLookahead
+from fedjax_bal.methods.fedau import IntervalWeights, ProbabilityWeights
 from fedjax_bal.methods.fedavg_ft import RefinedHead
 from fedjax_bal.methods.fedawa import AlignedWeights
+from fedjax_bal.methods.fedawe import ClippedInnovation, EchoedInnovation
 from fedjax_bal.methods.fedbabu import FrozenHead
 from fedjax_bal.methods.fedbn import OwnNormalisation
 from fedjax_bal.methods.fedbuff import StalenessWeights
@@ -62,6 +64,7 @@ from fedjax_bal.methods.fedrs import RestrictedSoftmax
 from fedjax_bal.methods.fedsam import Ascent
 from fedjax_bal.methods.fedsmoo import ConsistentAscent
 from fedjax_bal.methods.fedswa import CyclicRate, MovingControlVariates
+from fedjax_bal.methods.fedvarp import SurrogateUpdates
 from fedjax_bal.methods.fedvls import LogitSuppression, VacantClassDistillation
 from fedjax_bal.methods.fedwsq import QuantisedUpdates
 from fedjax_bal.methods.fedyoyo import MixedPrior, TwoViews
@@ -72,6 +75,7 @@ from fedjax_bal.methods.lade import Disentangling
 from fedjax_bal.methods.ldam import LabelMargins
 from fedjax_bal.methods.lg_fedavg import OwnBody
 from fedjax_bal.methods.local import OwnModel
+from fedjax_bal.methods.mifa import MemorisedUpdates
 from fedjax_bal.methods.moon import ModelContrast
 from fedjax_bal.methods.needs import BALANCED, SERVER_ROWS, check_needs, names_of_needs
 from fedjax_bal.methods.pfedme import MoreauEnvelope
@@ -131,6 +135,7 @@ __all__ = [
     "ClassBalancedLoss",
     "ClassCentres",
     "ClientMomentum",
+    "ClippedInnovation",
     "Closing",
     "CompositionProbe",
     "ConsistentAscent",
@@ -147,6 +152,7 @@ __all__ = [
     "Draw",
     "DualWeights",
     "DynamicRegularisation",
+    "EchoedInnovation",
     "EqualWeights",
     "Extrapolation",
     "Fakes",
@@ -161,6 +167,7 @@ __all__ = [
     "Gradient",
     "GradientBalancer",
     "HeadThenBody",
+    "IntervalWeights",
     "Krum",
     "LabelMargins",
     "LabelMaskingDistillation",
@@ -175,6 +182,7 @@ __all__ = [
     "Loss",
     "LowerRate",
     "Median",
+    "MemorisedUpdates",
     "Memory",
     "MixedModel",
     "MixedPrior",
@@ -201,6 +209,7 @@ __all__ = [
     "Prepare",
     "PriorCalibration",
     "PrivateMean",
+    "ProbabilityWeights",
     "Probe",
     "PrototypeClassifier",
     "PrototypeDistance",
@@ -231,6 +240,7 @@ __all__ = [
     "Start",
     "Step",
     "Steps",
+    "SurrogateUpdates",
     "TrimmedMean",
     "TwoViews",
     "UnifiedPrototypes",

@@ -26,9 +26,11 @@ from fedjax_bal.methods.faults import faults
 from fedjax_bal.methods.feature_normalisation import feature_normalisation
 from fedjax_bal.methods.feature_skew import feature_skew
 from fedjax_bal.methods.fedacg import fedacg
+from fedjax_bal.methods.fedau import fedau
 from fedjax_bal.methods.fedavg import fedavg
 from fedjax_bal.methods.fedavg_ft import fedavg_ft
 from fedjax_bal.methods.fedawa import fedawa
+from fedjax_bal.methods.fedawe import fedawe
 from fedjax_bal.methods.fedbabu import fedbabu
 from fedjax_bal.methods.fedbn import fedbn
 from fedjax_bal.methods.fedbuff import fedbuff
@@ -67,6 +69,7 @@ from fedjax_bal.methods.fedsam import fedsam, mofedsam
 from fedjax_bal.methods.fedsmoo import fedsmoo
 from fedjax_bal.methods.fedspeed import fedspeed
 from fedjax_bal.methods.fedswa import fedmoswa, fedswa
+from fedjax_bal.methods.fedvarp import fedvarp
 from fedjax_bal.methods.fedvls import fedvls
 from fedjax_bal.methods.fedwsq import fedwsq
 from fedjax_bal.methods.fedyoyo import fedyoyo
@@ -77,6 +80,7 @@ from fedjax_bal.methods.lade import lade
 from fedjax_bal.methods.ldam import ldam
 from fedjax_bal.methods.lg_fedavg import lg_fedavg
 from fedjax_bal.methods.local import local
+from fedjax_bal.methods.mifa import mifa
 from fedjax_bal.methods.moon import moon
 from fedjax_bal.methods.pfedme import pfedme
 from fedjax_bal.methods.ratio_loss import ratio_loss
@@ -88,17 +92,13 @@ from fedjax_bal.methods.scaffold import scaffold
 __all__ = [
     "RECIPES", "Recipe", "afl", "apfl", "astraea", "auto_augment", "balanced_softmax", "balancefl", "cbfl", "ccvr",
     "citation", "cite", "class_balanced", "climb", "combine", "creff", "crop_flip", "cutout", "ditto", "dp",
-    "equal_weights", "family_of", "faults", "feature_normalisation", "feature_skew",
-    "fed3r", "fedacg", "fedadagrad",
-    "fedadam", "fedavg", "fedavg_ft", "fedavgm", "fedawa", "fedbabu",
-    "fedbn", "fedbuff", "fedcm", "feddecorr", "feddisco",
-    "feddyn", "fedetf", "fedexp", "fedgamma", "fedgloss", "fedgrab", "fedic",
-    "fedlaw", "fedlc", "fedlesam", "fedlesam_d", "fedlesam_s",
-    "fedlf", "fedlmd", "fedloge", "fedlws", "fedmoswa", "fedmuon", "fedncm",
-    "fednh", "fednova", "fedntd", "fedper", "fedproto",
-    "fedprox", "fedrcl", "fedrela", "fedrep", "fedrod", "fedrs", "fedsam", "fedsmoo", "fedspeed", "fedswa",
-    "fedvls", "fedwsq", "fedyogi", "fedyoyo", "flcir", "focal", "iwds", "krum", "lade", "ldam", "lg_fedavg",
-    "local", "local_muon", "logit_adjustment", "median", "mofedsam",
-    "moon", "multi_krum", "norm_clipping", "pfedme",
-    "ratio_loss", "rebafl", "rucr", "scaffold", "short_citation", "trimmed_mean", "with_variant",
+    "equal_weights", "family_of", "faults", "feature_normalisation", "feature_skew", "fed3r", "fedacg", "fedadagrad",
+    "fedadam", "fedau", "fedavg", "fedavg_ft", "fedavgm", "fedawa", "fedawe", "fedbabu", "fedbn", "fedbuff", "fedcm",
+    "feddecorr", "feddisco", "feddyn", "fedetf", "fedexp", "fedgamma", "fedgloss", "fedgrab", "fedic", "fedlaw",
+    "fedlc", "fedlesam", "fedlesam_d", "fedlesam_s", "fedlf", "fedlmd", "fedloge", "fedlws", "fedmoswa", "fedmuon",
+    "fedncm", "fednh", "fednova", "fedntd", "fedper", "fedproto", "fedprox", "fedrcl", "fedrela", "fedrep", "fedrod",
+    "fedrs", "fedsam", "fedsmoo", "fedspeed", "fedswa", "fedvarp", "fedvls", "fedwsq", "fedyogi", "fedyoyo", "flcir",
+    "focal", "iwds", "krum", "lade", "ldam", "lg_fedavg", "local", "local_muon", "logit_adjustment", "median", "mifa",
+    "mofedsam", "moon", "multi_krum", "norm_clipping", "pfedme", "ratio_loss", "rebafl", "rucr", "scaffold",
+    "short_citation", "trimmed_mean", "with_variant",
 ]  # fmt: skip

@@ -212,8 +212,8 @@ def _registries() -> dict[str, tuple[Mapping[str, Callable[..., Any]], tuple[str
         "selectors": (selection.SELECTORS, ("clients_per_round", *selection.FROM_FEDERATION)),
         "partitions": (SCHEMES, ("rng", "labels", "num_clients", *FROM_DATASET)),
         "analyses": (ANALYSES, ()),
-        "availability": (selection.AVAILABILITY, ()),
-        "delivery": (selection.DELIVERY, ()),
+        "availability": (selection.PATTERNS, ()),
+        "delivery": (selection.PATTERNS, ()),
         "speeds": (selection.SPEEDS, ()),
     }
 

@@ -287,11 +287,14 @@ class AvailabilitySection(Variant):
 
     Attributes:
         name: `always`; `bernoulli`: each client with probability p, possibly none; `periodic`: the same, redrawn every
-            `period` rounds; `clustered`: client i with the i-th probability of the list p, which repeats; `trace`: read
-            from a file, see `fedjax_bal.selection.trace`. A round without clients trains nothing.
+            `period` rounds; `clustered`: client i with the i-th probability of the list p, which repeats; `markov`:
+            clients come and go, and are present in a share p of all rounds; `cyclic`: each client is present for a
+            share p of its cycle; `round_robin`: clients take turns; `arrival`, `departure`: clients arrive or leave one
+            after another; `trace`: read from a file, see `fedjax_bal.selection.trace`. A round without clients trains
+            nothing.
     """
 
-    registry: ClassVar[str] = "selection.AVAILABILITY"
+    registry: ClassVar[str] = "selection.PATTERNS"
 
     name: Annotated[str, OneOf(lambda: AvailabilitySection.choices())] = "always"
 
@@ -300,10 +303,11 @@ class DeliverySection(Variant):
     """The clients that return their update.
 
     Attributes:
-        name: `always`; `bernoulli`: each selected client with probability p; `trace`: read from a file.
+        name: the patterns of `availability`, here of selected clients: the selector doesn't see who is absent, and an
+            absent client's update is lost. Random patterns are drawn independently of those of `availability`.
     """
 
-    registry: ClassVar[str] = "selection.DELIVERY"
+    registry: ClassVar[str] = "selection.PATTERNS"
 
     name: Annotated[str, OneOf(lambda: DeliverySection.choices())] = "always"
 
@@ -313,9 +317,9 @@ class SpeedSection(Variant):
 
     Attributes:
         name: `unlimited`, time is not simulated; `constant`, `uniform` or `lognormal`, the distribution of local steps
-            per second; `file`, read from a file. Further keys are `deadline`, the seconds of a round, null for none,
-            and `late`, for clients that would take longer: `partial`, they take only the steps that fit; `drop`, they
-            don't deliver.
+            per second; `latency`, normally distributed seconds for a round, whatever the steps; `file`, read from a
+            file. Further keys are `deadline`, the seconds of a round, null for none, and `late`, for clients that would
+            take longer: `partial`, they take only the steps that fit; `drop`, they don't deliver.
     """
 
     registry: ClassVar[str] = "selection.SPEEDS"

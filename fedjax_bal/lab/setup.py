@@ -20,10 +20,10 @@ from fedjax_bal.lab.splits import RowsUsed, SetupError, generator, prefix_errors
 from fedjax_bal.models import automatic
 from fedjax_bal.optim import optimizer
 from fedjax_bal.options import Participation, derived, trusted
-from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS, Choice
+from fedjax_bal.selection import PATTERNS, SPEEDS, Choice
 from fedjax_bal.types import Dataset, Federation, Model, Variables
 
-_DYNAMICS: Mapping[str, Mapping[str, Any]] = {"availability": AVAILABILITY, "delivery": DELIVERY, "speed": SPEEDS}
+_DYNAMICS: Mapping[str, Mapping[str, Any]] = {"availability": PATTERNS, "delivery": PATTERNS, "speed": SPEEDS}
 _MOST_LINES = 8
 
 

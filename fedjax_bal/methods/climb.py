@@ -58,7 +58,7 @@ class DualWeights(Weigh, Server):
         # Empty places hold the client number N, which is out of range: reads give 0, and `update` drops their writes.
         own = server.state.at[cohort.clients].get(mode="fill", fill_value=0.0)
         means = jnp.where(counted, own, 0.0).sum(1) / jnp.maximum(counted.sum(1), 1)
-        return weights / jnp.maximum(cohort.sizes, 1.0) * jnp.maximum(1.0 + means - server.state.mean(), 0.0)
+        return weights * jnp.maximum(1.0 + means - server.state.mean(), 0.0)
 
     def update(self, key: Key, server: ServerContext) -> Array:
         """Returns the next lambda."""

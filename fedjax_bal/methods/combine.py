@@ -56,6 +56,7 @@ class Recipe:
 
 
 FAMILIES = {
+    "absence": "Methods that correct for clients that are often absent",
     "averaging": "Federated averaging, with other weights, steps and optimizers on the server, and with a proximal "
     "term",
     "drift": "Methods against client drift",

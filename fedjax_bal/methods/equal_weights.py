@@ -1,11 +1,7 @@
 """Updates with equal weights, regardless of the client's size."""
 
-import jax.numpy as jnp
-
 from fedjax_bal.methods.combine import Recipe, recipe
-from fedjax_bal.methods.needs import without_other
-from fedjax_bal.methods.roles import Need, Weigh, part
-from fedjax_bal.methods.scaffold import PlainControls
+from fedjax_bal.methods.roles import Weigh, part
 from fedjax_bal.types import Array, Cohort, ServerContext
 
 
@@ -19,15 +15,9 @@ class EqualWeights(Weigh):
 
     ignores_sizes = True
 
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        """Requires weights that still contain the number of samples."""
-        why = "whose updates weigh the same already"
-        return (without_other("equal_weights", self, PlainControls, because=why),)
-
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
-        """Divides by the number of samples, which preserves the factors of other parts."""
-        return weights / jnp.maximum(cohort.sizes, 1.0)
+        """Leaves the weights equal."""
+        return weights
 
 
 @recipe("averaging", "oh2022fedbabu")

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import Count, NonNegative, Recipe, recipe
-from fedjax_bal.methods.needs import without_other
-from fedjax_bal.methods.roles import Need, NeedsContext, Reduce, Step, Weigh, part, parts_with
+from fedjax_bal.methods.needs import only_rescaling, without_other
+from fedjax_bal.methods.roles import Need, Reduce, Step, Weigh, part
 from fedjax_bal.selection import Choice
 from fedjax_bal.types import Array, Cohort, PyTree, ServerContext
 
@@ -36,7 +36,13 @@ class StalenessWeights(Weigh, Step):
     def needs(self) -> tuple[Need, ...]:
         """Requires a mean of the updates, which no other part rescales after weighting."""
         why = "which makes one update of all without looking at the weights of stale ones"
-        return without_other("fedbuff", self, Reduce, because=why), Need("", self._check_rescaling)
+        rescaled = "which also weights updates and then rescales their mean, so that neither would find the weights "
+        rescaled += "that it assumes"
+        instead = ": selection: {name: buffered} makes its rounds asynchronous without scaling stale updates"
+        return (
+            without_other("fedbuff", self, Reduce, because=why),
+            only_rescaling("fedbuff", self, because=rescaled, remedy=instead),
+        )
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
         """Returns the scaled weights, which are normalised afterwards."""
@@ -55,15 +61,6 @@ class StalenessWeights(Weigh, Step):
 
     def _scales(self, staleness: Array) -> Array:
         return (1.0 + staleness) ** -jnp.asarray(self.exponent, float)
-
-    def _check_rescaling(self, context: NeedsContext) -> None:
-        for other in parts_with(context.parts, Weigh):
-            if isinstance(other, Step) and other.slot != self.slot:
-                raise ValueError(
-                    f"fedbuff: received {other.slot}, which also weights updates and then rescales their mean, so that "
-                    "neither would find the weights that it assumes; leave one of the two out: "
-                    "selection: {name: buffered} makes its rounds asynchronous without scaling stale updates"
-                )
 
 
 @recipe("averaging", "nguyen2022fedbuff")

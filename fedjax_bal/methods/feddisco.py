@@ -4,11 +4,9 @@ import jax.numpy as jnp
 
 from fedjax_bal.balance import kl_to_uniform
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
-from fedjax_bal.methods.equal_weights import EqualWeights
 from fedjax_bal.methods.fednova import NormalisedAveraging
 from fedjax_bal.methods.needs import weighted_mean
 from fedjax_bal.methods.roles import Need, NeedsContext, Weigh, part, parts_with
-from fedjax_bal.methods.scaffold import PlainControls
 from fedjax_bal.types import Array, Cohort, ServerContext
 
 
@@ -37,14 +35,9 @@ class DiscrepancyWeights(Weigh):
 
     def _check_order(self, context: NeedsContext) -> None:
         place = [part.slot for part in context.parts].index(self.slot)
-        before = context.parts[:place]
-        after = context.parts[place:]
-        wrong = parts_with(before, NormalisedAveraging) + parts_with(after, PlainControls, EqualWeights)
+        wrong = parts_with(context.parts[:place], NormalisedAveraging)
         if wrong:
-            raise ValueError(
-                f"feddisco: received {wrong[0].slot} in the wrong place: name scaffold or equal_weights before "
-                "feddisco, and fednova after it"
-            )
+            raise ValueError(f"feddisco: received {wrong[0].slot} in the wrong place: name fednova after feddisco")
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
         """Maps `Float[G]` to `Float[G]`; the engine normalises the result."""

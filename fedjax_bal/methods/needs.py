@@ -4,7 +4,18 @@ import abc
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from fedjax_bal.methods.roles import Need, NeedsContext, Part, Personal, Reduce, Refine, Separate, parts_with
+from fedjax_bal.methods.roles import (
+    Need,
+    NeedsContext,
+    Part,
+    Personal,
+    Reduce,
+    Refine,
+    Separate,
+    Step,
+    Weigh,
+    parts_with,
+)
 from fedjax_bal.optim import check_known
 from fedjax_bal.types import Federation
 
@@ -141,6 +152,17 @@ def weighted_mean(method: str) -> Need:
                     f"{method}: received {other.slot}, which ignores how much updates weigh, so that the weights of "
                     f"{method} would have no effect; leave one of the two out"
                 )
+
+    return Need("", check)
+
+
+def only_rescaling(method: str, own: Part, because: str, remedy: str = "") -> Need:
+    """Requires that no other part weights updates and also changes their mean, as such a part must find its weights."""
+
+    def check(context: NeedsContext) -> None:
+        for other in parts_with(context.parts, Weigh):
+            if isinstance(other, Step) and other.slot != own.slot:
+                raise ValueError(f"{method}: received {other.slot}, {because}; leave one of the two out{remedy}")
 
     return Need("", check)
 

@@ -455,6 +455,13 @@ class Memory(Part, abc.ABC):
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
         """Returns the memory after local training; it is kept if the update is delivered."""
 
+    def synchronise(self, memory: PyTree, variables: Variables) -> PyTree:
+        """Returns the memory of a client that delivered, at the end of the round; by default unchanged.
+
+        `memory` is the result of `remember`, and `variables` is the new global model.
+        """
+        return memory
+
 
 class Personal(Part, abc.ABC):
     """Chooses leaves of the model that stay with the client; the leaves of several parts are united.
@@ -518,7 +525,13 @@ class Separate(Personal, abc.ABC):
 
 
 class Report(Part, abc.ABC):
-    """Sends the server a report in addition to the update; each part's reports are summed over the cohort."""
+    """Sends the server a report in addition to the update; each part's reports are summed over the cohort.
+
+    Attributes:
+        travels: whether the report counts as traffic; False if the server can compute it from the client's updates.
+    """
+
+    travels: ClassVar[bool] = True
 
     @abc.abstractmethod
     def report(self, outcome: Outcome) -> PyTree:
@@ -550,18 +563,18 @@ class Weigh(Part, abc.ABC):
 
     Attributes:
         weighs_statistics: whether batch statistics are averaged with these weights, too.
-        ignores_sizes: whether the part makes the weights independent of the numbers of samples.
+        ignores_sizes: whether all chains weigh the same before any part weights them, regardless of their size.
     """
 
     weighs_statistics: ClassVar[bool] = True
-    ignores_sizes: ClassVar[bool] = False
+    ignores_sizes: bool = False
 
     @abc.abstractmethod
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
         """Maps weights `Float[G]` to weights `Float[G]`.
 
-        The first part receives each chain's number of samples; or 1, if the selector draws clients by size and no part
-        ignores sizes. The weight of a chain that doesn't deliver is 0. A client of a chain delivers where
+        The first part receives each chain's number of samples; or 1, if a part ignores sizes or the selector draws
+        clients by size. The weight of a chain that doesn't deliver is 0. A client of a chain delivers where
         `cohort.local_steps > 0`; after training, in `Aggregate`, where `losses` isn't nan.
         """
 

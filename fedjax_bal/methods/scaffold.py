@@ -74,8 +74,8 @@ class PlainControls(Controls, roles.Gradient, roles.Weigh):
         return jax.tree.map(lambda g, own, c: g - own + c, grads, ctx.memory[self.slot], ctx.broadcast[self.slot])
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
-        """Removes the number of samples from the weights: every client that delivers gets the same weight."""
-        return weights / jnp.maximum(cohort.sizes, 1.0)
+        """Leaves the weights equal."""
+        return weights
 
 
 @part

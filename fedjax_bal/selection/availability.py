@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedjax_bal.annotations import Count, PositiveShare, checked
+from fedjax_bal.selection.patterns import Cyclic, Markov, Window, arrival, cyclic, departure, markov, rotation
 from fedjax_bal.selection.selectors import generator
 from fedjax_bal.selection.trace import Trace, trace
 
@@ -125,11 +126,19 @@ def clustered(p: Sequence[PositiveShare] = (0.5, 0.5, 0.3, 0.3, 0.2), period: Co
     return Presence(tuple(p), period)
 
 
-AVAILABILITY: dict[str, Callable[..., Presence | Trace]] = {
+Pattern = Presence | Markov | Cyclic | Window | Trace
+"""Which clients are present in a round."""
+
+PATTERNS: dict[str, Callable[..., Pattern]] = {
     "always": always,
+    "arrival": arrival,
     "bernoulli": bernoulli,
     "clustered": clustered,
+    "cyclic": cyclic,
+    "departure": departure,
+    "markov": markov,
     "periodic": periodic,
+    "round_robin": rotation,
     "trace": trace,
 }
-DELIVERY: dict[str, Callable[..., Presence | Trace]] = {"always": always, "bernoulli": bernoulli, "trace": trace}
+"""The functions that build patterns, by name, for availability as for delivery."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from fedjax_bal.annotations import Positive, checked
+from fedjax_bal.annotations import NonNegative, Positive, PositiveShare, checked
 from fedjax_bal.selection.selectors import generator
 from fedjax_bal.selection.tables import positive, read_csv, read_npz, whole
 from fedjax_bal.types import Plan
@@ -51,6 +51,10 @@ class Speed:
             return self.table
         return _drawn(self.law, self.numbers, seed, round if self.per_round else 0, clients)
 
+    def durations(self, seed: int, round: int, clients: np.ndarray, steps: np.ndarray, total: int) -> np.ndarray:
+        """Returns the seconds that clients take for these numbers of steps, of `total` clients; all arrays alike."""
+        return steps / self.drawn(seed, round, total)[clients]
+
     def limited(self, seed: int, round: int, plan: Plan, steps: np.ndarray, passes: int, clients: int) -> Plan:
         """Limits a plan to the steps that fit before the deadline.
 
@@ -59,7 +63,7 @@ class Speed:
         """
         if self.deadline is None:
             return plan
-        pace = self._pace(seed, round, plan, clients)
+        pace = self.drawn(seed, round, clients)[np.minimum(plan.clients, clients - 1)]
         fit = np.floor(np.minimum(self.deadline * pace / passes * _SLACK, _MOST)).astype(np.int32)
         if self.late == "drop":
             return plan._replace(delivered=plan.delivered & (steps <= fit))
@@ -71,15 +75,20 @@ class Speed:
         The server waits for the slowest chain. A client takes the duration of its steps, at most until the deadline;
         for a client that doesn't deliver, the server waits until the deadline, or not at all without a deadline.
         """
-        seconds = passes * steps / self._pace(seed, round, plan, clients)
-        missing = 0.0 if self.deadline is None else self.deadline
-        in_time = seconds if self.deadline is None else np.minimum(seconds, self.deadline)
+        seconds = self._seconds(seed, round, plan, passes * steps, clients)
+        deadline = self._deadline(seconds, plan.clients < clients)
+        missing = 0.0 if deadline is None else deadline
+        in_time = seconds if deadline is None else np.minimum(seconds, deadline)
         seconds = np.where(plan.delivered, in_time, missing)
         return float((seconds * (plan.clients < clients)).sum(1).max(initial=0.0))
 
-    def _pace(self, seed: int, round: int, plan: Plan, clients: int) -> np.ndarray:
-        """Looks up the steps per second at each place of a plan, `Float64[G, L]`; meaningless at empty places."""
-        return self.drawn(seed, round, clients)[np.minimum(plan.clients, clients - 1)]
+    def _seconds(self, seed: int, round: int, plan: Plan, steps: np.ndarray, clients: int) -> np.ndarray:
+        """Looks up the seconds of each place of a plan, `Float64[G, L]`; meaningless at empty places."""
+        return self.durations(seed, round, np.minimum(plan.clients, clients - 1), steps, clients)
+
+    def _deadline(self, seconds: np.ndarray, places: np.ndarray) -> float | None:
+        """Returns a round's deadline, for the seconds of a plan and its places that aren't empty."""
+        return self.deadline
 
     def check_clients(self, clients: int) -> None:
         """Raises `ValueError` if the table has a different number of clients."""
@@ -104,6 +113,79 @@ class Speed:
     def digest(self) -> bytes | None:
         """SHA-256 of the table; None without a table."""
         return None if self.table is None else hashlib.sha256(self.table.tobytes()).digest()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Latency(Speed):
+    """Seconds that clients take for a round, whatever their number of steps. Build it with `latency`.
+
+    Attributes:
+        on_time: the share of a cohort for which the server waits; None if there is a deadline or none.
+    """
+
+    on_time: float | None = None
+
+    def drawn(self, seed: int, round: int, clients: int) -> np.ndarray:
+        """Returns the seconds of each client in a round, `Float64[clients]`."""
+        mean, deviation = self.numbers
+        draws = generator(seed, "speed", round if self.per_round else 0).standard_normal(clients)
+        return np.maximum(mean + deviation * draws, 0.0)
+
+    def durations(self, seed: int, round: int, clients: np.ndarray, steps: np.ndarray, total: int) -> np.ndarray:
+        """Returns the seconds that clients take; 0 for one that takes no step."""
+        return self.drawn(seed, round, total)[clients] * (steps > 0)
+
+    def limited(self, seed: int, round: int, plan: Plan, steps: np.ndarray, passes: int, clients: int) -> Plan:
+        """Leaves out the clients that are late."""
+        seconds = self._seconds(seed, round, plan, passes * steps, clients)
+        deadline = self._deadline(seconds, plan.clients < clients)
+        return plan if deadline is None else plan._replace(delivered=plan.delivered & (seconds <= deadline * _SLACK))
+
+    def check_deadline(self, steps: np.ndarray, passes: int) -> None:
+        """Accepts any deadline, as there is no fastest client."""
+
+    def _deadline(self, seconds: np.ndarray, places: np.ndarray) -> float | None:
+        if self.on_time is None:
+            return self.deadline
+        ordered = np.sort(seconds[places])
+        return float(ordered[max(int(np.rint(len(ordered) * self.on_time)) - 1, 0)]) if len(ordered) else 0.0
+
+
+@checked
+def latency(
+    mean: Positive = 55.0,
+    deviation: NonNegative = 4.36,
+    deadline: Positive | None = None,
+    on_time: PositiveShare | None = None,
+    per_round: bool = True,
+) -> Latency:
+    """Draws the seconds in which a client downloads, trains and uploads from a normal distribution, whatever its steps.
+
+    Late updates are lost.
+
+    Args:
+        mean: mean number of seconds, above 0.
+        deviation: standard deviation, at least 0; a negative draw is 0 seconds.
+        deadline: seconds that a client has in a round; None for no deadline.
+        on_time: the share of the cohort for which the server waits, in (0, 1]; excludes `deadline`.
+        per_round: draw in each round, rather than once for each client.
+
+    Raises:
+        ValueError: a value out of range, or both a deadline and a share.
+
+    Example:
+        >>> latency(on_time=0.8).drawn(0, 0, 1000).mean().round().item()
+        55.0
+
+    References:
+        DPFL (Lee et al., 2025, arXiv 2511.16523), whose code adds normal latencies of 10 +- 3 (download), 30 +- 1
+        (training) and 15 +- 3 seconds (upload): the defaults; its `deadline_percentile` is `on_time`. There a late
+        client goes on training and its update counts in the round in which it arrives, as with the selector `buffered`
+        here.
+    """
+    if deadline is not None and on_time is not None:
+        raise ValueError(f"on_time: received {on_time:g} and deadline={deadline:g}; leave one of the two out")
+    return Latency("latency", (mean, deviation), deadline=deadline, late="drop", per_round=per_round, on_time=on_time)
 
 
 @checked
@@ -209,6 +291,7 @@ SPEEDS: dict[str, Any] = {
     "constant": constant,
     "uniform": uniform,
     "lognormal": lognormal,
+    "latency": latency,
     "file": table,
 }
 """The functions that build speeds, by the name of their law."""

@@ -1,21 +1,28 @@
 """Equal weights for all updates that count."""
 
-from types import SimpleNamespace
-
-import jax.numpy as jnp
+import numpy as np
 import pytest
 from methods import float64
+from rounding import DOUBLE
 
-from fedjax_bal.recipes import combine, equal_weights, scaffold
+from fedjax_bal.recipes import combine, equal_weights, feddisco, scaffold
 
-
-@pytest.mark.parametrize("scale", [1.0, 0.25])
-def test_updates_that_count_weigh_the_same(scale):
-    cohort = SimpleNamespace(sizes=jnp.array([300.0, 0.0, 7.0]))
-    (part,) = equal_weights().parts
-    assert part.weigh(scale * cohort.sizes, cohort, None).tolist() == [scale, 0.0, scale]
+pytestmark = pytest.mark.usefixtures("double")
 
 
-def test_it_is_refused_where_weights_are_equal_already():
-    with pytest.raises(ValueError, match="equal_weights: received ControlVariates, whose updates weigh the same"):
-        float64.simulation(combine(scaffold(), equal_weights()))
+def test_updates_that_count_weigh_the_same():
+    sim = float64.simulation(equal_weights())
+    weights = float64.initial(sim)
+    for number, cohort in float64.cohorts(sim):
+        changes = [float64.difference(float64.train(weights, c, number)[0], weights) for c in cohort]
+        weights = {k: weights[k] + np.mean([change[k] for change in changes], axis=0) for k in weights}
+    float64.assert_equal(float64.run(sim).variables.params, weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other", [scaffold(), feddisco()], ids=lambda recipe: recipe.name)
+def test_neither_order_nor_repetition_matters(other):
+    first, second = combine(equal_weights(), other), combine(other, equal_weights())
+    float64.assert_same_runs(first, second, DOUBLE)
+    if other.name == "scaffold":  # which gives all updates the same weight itself
+        float64.assert_same_runs(other, second, DOUBLE)

@@ -17,7 +17,7 @@ SHARED_FILES = {
     **dict.fromkeys(("ditto", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"), "personal"),
     **dict.fromkeys(("krum", "median", "multi_krum", "norm_clipping", "trimmed_mean"), "robust"),
     **dict.fromkeys(("fedadagrad", "fedadam", "fedavgm", "fedyogi"), "server_optimizers"),
-    **dict.fromkeys(("fedlesam", "fedspeed"), "fedsam"), "mofedsam": "fedcm",
+    **dict.fromkeys(("fedlesam", "fedspeed"), "fedsam"), "mofedsam": "fedcm", "fedvarp": "mifa",
     **dict.fromkeys(("fedlesam_d", "fedlesam_s"), "fedlesam_variants"), "fedmoswa": "fedswa",
     "fed3r": "afl", "local_muon": "fedmuon",
 }  # fmt: skip

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_bal.selection import make_plan, speed
+from fedjax_bal.types import Plan
 
 N = 6
 SLOW = np.array([1.0, 2.0, 4.0, 8.0, 0.1, 2.0])  # steps a second
@@ -135,3 +136,42 @@ def test_wrong_files_are_refused(tmp_path, text, message):
 def test_wrong_numbers_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_latencies_are_those_of_three_normal_parts():
+    seconds = np.concatenate([speed.latency().drawn(3, number, 2000) for number in range(5)])
+    parts = [(10.0, 3.0), (30.0, 1.0), (15.0, 3.0)]
+    mean, deviation = sum(m for m, _ in parts), np.sqrt(sum(d**2 for _, d in parts))
+    assert abs(seconds.mean() - mean) < 4 * deviation / np.sqrt(len(seconds))
+    assert abs(seconds.std() - deviation) < 4 * deviation / np.sqrt(2 * len(seconds))
+    once = speed.latency(per_round=False)
+    assert (once.drawn(3, 0, 9) == once.drawn(3, 4, 9)).all()
+    assert (speed.latency(1.0, 50.0).drawn(0, 0, 99) >= 0).all()
+
+
+@pytest.mark.parametrize(("share", "arrive"), [(0.8, 4), (1.0, 5), (0.5, 2), (0.01, 1)])
+def test_the_server_waits_for_a_share_of_the_cohort(share, arrive):
+    given = speed.latency(on_time=share)
+    clients = np.array([[4], [0], [7], [2], [9], [10]])  # the last place is empty
+    cohort = Plan(clients, clients < 10)
+    steps = np.where(clients < 10, 3, 0)
+    seconds = given.drawn(1, 6, 10)[clients[:5, 0]]
+    limited = given.limited(1, 6, cohort, steps, 1, 10)
+    np.testing.assert_array_equal(limited.delivered[:5, 0], seconds <= np.sort(seconds)[arrive - 1])
+    assert limited.delivered.sum() == arrive
+    assert not limited.delivered[5, 0]
+    assert given.seconds(1, 6, limited, steps, 1, 10) == np.sort(seconds)[arrive - 1]
+
+
+def test_latencies_have_a_deadline_or_a_share():
+    clients = np.arange(6)[:, None]
+    cohort, steps = Plan(clients, clients < 6), np.ones_like(clients)
+    seconds = speed.latency().drawn(2, 0, 6)
+    bound = float(np.median(seconds))
+    limited = speed.latency(deadline=bound).limited(2, 0, cohort, steps, 1, 6)
+    np.testing.assert_array_equal(limited.delivered[:, 0], seconds <= bound)
+    assert speed.latency(deadline=bound).seconds(2, 0, limited, steps, 1, 6) == bound
+    assert speed.latency().limited(2, 0, cohort, steps, 1, 6) is cohort
+    assert speed.latency().seconds(2, 0, cohort, steps, 1, 6) == seconds.max()
+    with pytest.raises(ValueError, match="on_time: received 0.8 and deadline=50; leave one"):
+        speed.latency(deadline=50.0, on_time=0.8)

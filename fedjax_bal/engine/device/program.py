@@ -41,7 +41,7 @@ from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.state import DispatchPlan, Info, State
 from fedjax_bal.engine.device.trees import put, take, zeros_of
 from fedjax_bal.metrics import Traffic
-from fedjax_bal.parts import Closing, Deliver, Memory, Probe, Refine, Server
+from fedjax_bal.parts import Closing, Deliver, Memory, Probe, Refine, Report, Server
 from fedjax_bal.types import (
     Array,
     EvaluationResult,
@@ -177,12 +177,12 @@ def _run_stacked_round(
     records, deltas, stats = jax.tree.map(per_run, (result.records, result.deltas, result.stats))
     result = result._replace(records=records, deltas=deltas, stats=stats)
 
-    def close_run(run: Array) -> tuple[State, Info]:
+    def close_run(run: Array) -> tuple[State, Info, PyTree]:
         its_setting, key, before, start, its_result = run_slice((setting, keys, state, opened, result), run)
         return close_round(its_setting, key, row.number, before, federation_of(federation, run), start, its_result)
 
-    state, info = over_runs(close_run)
-    memory = put(memory, (numbers, kept_seats(row)), records.memory)
+    state, info, synchronised = over_runs(close_run)
+    memory = put(memory, (numbers, kept_seats(row)), records.memory | synchronised)
     return state._replace(memory=memory, downloads=downloads), info
 
 
@@ -325,7 +325,8 @@ def traffic_of(setting: Setting, federation: Federation, state: State, *, losses
     result = jax.eval_shape(client_result, state, federation)
     probes = {part.slot: result.records.probes[part.slot] for part in setting.parts_with(Probe) if part.travels}
     loss = result.records.loss_sum if losses or any(part.needs_losses for part in setting.parts) else ()
-    upload = returned + size_in_bytes((result.reports, probes, loss))
+    reports = {part.slot: result.reports[part.slot] for part in setting.parts_with(Report) if part.travels}
+    upload = returned + size_in_bytes((reports, probes, loss))
     return Traffic(_model_download(setting, state.variables) + size_in_bytes(sent), upload)
 
 

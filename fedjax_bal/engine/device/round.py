@@ -18,7 +18,7 @@ from fedjax_bal.engine.device.roles import call, restored
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.state import DispatchPlan, Info, State
 from fedjax_bal.metrics import LONG
-from fedjax_bal.parts import Reduce, Refine, Server, Step, Weigh
+from fedjax_bal.parts import Memory, Reduce, Refine, Server, Step, Weigh
 from fedjax_bal.types import Aggregate, Array, Cohort, Federation, Key, Plan, PyTree, ServerContext, Variables
 
 
@@ -47,8 +47,8 @@ def run_round(
         )
         chains = chains_of(plan, trees.take(state.memory, row.seats))
         result = over_chains(setting, shared, chains, opened.chain_weights, row.assignment)
-        state, info = close_round(setting, key, number, state, federation, opened, result)
-    memory = trees.put(state.memory, kept_seats(row), result.records.memory)
+        state, info, synchronised = close_round(setting, key, number, state, federation, opened, result)
+    memory = trees.put(state.memory, kept_seats(row), result.records.memory | synchronised)
     return state._replace(memory=memory, downloads=downloads), info
 
 
@@ -107,10 +107,10 @@ def close_round(
     federation: Federation,
     opened: RoundStart,
     result: CohortResult,
-) -> tuple[State, Info]:
+) -> tuple[State, Info, dict[str, PyTree]]:
     """Updates the global model and the server parts with the cohort's result, but not the clients' memory.
 
-    Returns the new state and the round's report.
+    Returns the new state, the round's report, and the cohort's memories that depend on the new model, by slot.
     """
     if setting.execution.excludes:
         opened, result = _without_broken(setting, number, state, federation, opened, result)
@@ -145,7 +145,26 @@ def close_round(
         if not part.adds_reports:
             server_states[part.slot] = if_arrived(server_states[part.slot], opened.server_states[part.slot])
     state = state._replace(variables=variables, optimizer=optimizer, server=server_states)
-    return state, _info(setting, opened.cohort, result, variables)
+    return state, _info(setting, opened.cohort, result, variables), _synchronised(setting, opened, result, variables)
+
+
+def _synchronised(
+    setting: Setting, opened: RoundStart, result: CohortResult, variables: Variables
+) -> dict[str, PyTree]:
+    """Returns the memories of parts that have them see the new model, by slot, leaves `[G, L, ...]`."""
+    counted = opened.cohort.local_steps > 0
+    memories = {}
+    for part in setting.parts_with(Memory):
+        # The other parts' memories aren't copied for this: they can be as large as the model for each client.
+        if type(part).synchronise is Memory.synchronise:
+            continue
+
+        def one_client(counts: Array, memory: PyTree, part: Memory = part) -> PyTree:
+            new = call(setting, part, partial(part.synchronise, memory), variables)
+            return jax.tree.map(partial(jnp.where, counts), new, memory)
+
+        memories[part.slot] = jax.vmap(jax.vmap(one_client))(counted, result.records.memory[part.slot])
+    return memories
 
 
 def _without_broken(
@@ -266,8 +285,8 @@ def _chain_weights(setting: Setting, server: ServerContext) -> ChainWeights:
 def _weights(setting: Setting, parts: list[Weigh], server: ServerContext) -> Array:
     # A chain's weight is its number of rows; a chain without delivering clients has none.
     weights = server.cohort.sizes * server.cohort.delivered
-    # Sizes that decided the draw must not count a second time, unless a part divides them out itself.
-    if setting.drawn_by_size and not any(part.ignores_sizes for part in parts):
+    # Sizes that decided the draw must not count a second time.
+    if setting.drawn_by_size or any(part.ignores_sizes for part in parts):
         weights = server.cohort.delivered.astype(weights.dtype)
     for part in parts:
         wanted = weights.shape

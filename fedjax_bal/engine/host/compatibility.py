@@ -14,7 +14,7 @@ from fedjax_bal.optim import AnyOptimizer, Optimizer, as_optimizer, optimizer
 from fedjax_bal.options import CLIENTS_PER_ROUND, LocalTraining, Participation, derived
 from fedjax_bal.parts import Draw, Probe, parts_with
 from fedjax_bal.recipes import Recipe
-from fedjax_bal.selection import LOSS, Choice, Presence, Selector, Speed, Trace
+from fedjax_bal.selection import LOSS, Choice, Pattern, Selector, Speed, Trace
 from fedjax_bal.types import Dataset, Federation, Model, Variables
 
 ROUNDS_PER_DISPATCH = 5
@@ -167,7 +167,7 @@ def check_clients(participation: Participation, clients: int) -> None:
     """Refuses availability, delivery or speed of a wrong type, or recorded for another number of clients."""
     for name in ("availability", "delivery", "speed"):
         given = getattr(participation, name)
-        if not isinstance(given, Speed | None if name == "speed" else Presence | Trace):
+        if not isinstance(given, Speed | None if name == "speed" else Pattern):
             example = "speed(...)" if name == "speed" else "bernoulli(0.5)"
             raise ValueError(f"{name}: received {given!r}, must be from fedjax_bal.selection, as {example}")
         try:

@@ -126,8 +126,9 @@ class Planner:
         Without speeds, a local step takes a second.
         """
         speed = self.participation.speed
-        pace = 1.0 if speed is None else speed.drawn(seed, number, len(self.sizes))
-        return self.setting.passes * self.setting.local_steps(self.sizes) / pace
+        steps = self.setting.passes * self.setting.local_steps(self.sizes)
+        clients = np.arange(len(self.sizes))
+        return steps / 1.0 if speed is None else speed.durations(seed, number, clients, steps, len(self.sizes))
 
     def _local_steps(self, plan: Plan) -> np.ndarray:
         """Returns the local steps of each client of a plan within its limits, `Int[G, L]`."""
