@@ -54,8 +54,13 @@ def test_weighted_draws_do_not_depend_on_padding():
     assert (weighted(KEY, counts, flat, 8) == weighted(KEY, counts, flat, 100)[:8]).all()
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
 def test_unrolled_keys_draw_the_words_of_jaxs_own_keys(dtype):
+    with jax.enable_x64(dtype == "uint64"):
+        compare_words(dtype)
+
+
+def compare_words(dtype):
     ours = drawing.purpose_key(drawing.unrolled(KEY), "init")
     plain = jax.random.fold_in(KEY, zlib.crc32(b"init"))
 

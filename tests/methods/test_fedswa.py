@@ -130,7 +130,6 @@ REFUSED = {
     "fedswa: received NormalisedAveraging, which counts": (fedswa, fednova, PLAIN),
     "fedswa: received ControlVariates, which counts": (fedswa, scaffold, PLAIN),
     "fedmoswa and scaffold both bring ControlVariates": (fedmoswa, scaffold, PLAIN),
-    "equal_weights: received ControlVariates, whose": (fedmoswa, equal_weights, PLAIN),
     "fedmoswa: received a local momentum of 0.5": (fedmoswa, fedavg, optimizer("sgd", 0.1, momentum=0.5)),
     "fedmoswa: received a step_schedule": (
         fedmoswa, fedavg, optimizer("sgd", 0.1, step_schedule=schedule("step", every=2, factor=0.5)),

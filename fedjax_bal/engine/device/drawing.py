@@ -128,7 +128,9 @@ def _fold_in(key: Array, number: Array) -> Array:
 
 def _random_bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
     first, second = _threefry(key, _counters(shape))
-    return (first ^ second).astype(f"uint{bit_width}")  # at most 32, because the package turns 64-bit types off
+    if bit_width == 64:
+        return first.astype(np.uint64) << 32 | second.astype(np.uint64)
+    return (first ^ second).astype(f"uint{bit_width}")
 
 
 _UNROLLED = define_prng_impl(
