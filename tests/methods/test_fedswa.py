@@ -13,7 +13,7 @@ from rounding import DOUBLE
 from fedjax_bal.optim import optimizer, schedule
 from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts import CyclicRate, MovingControlVariates
-from fedjax_bal.recipes import combine, equal_weights, fedavg, fedcm, fedmoswa, fednova, fedswa, scaffold
+from fedjax_bal.recipes import combine, fedavg, fedcm, fedmoswa, fednova, fedswa, scaffold
 from fedjax_bal.types import Outcome
 
 pytestmark = pytest.mark.usefixtures("double")
