@@ -8,6 +8,7 @@ rows; each position has one random word, so that more padding changes nothing.
 import math
 import zlib
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -93,7 +94,8 @@ def unrolled(key: Key) -> Key:
 
     For the draw of a model only: programs that train a network with dropout compiled no faster with it.
     """
-    default = jax.random.key_impl(key) == "threefry2x32" and jax.config.jax_threefry_partitionable
+    config: Any = jax.config
+    default = jax.random.key_impl(key) == "threefry2x32" and config.jax_threefry_partitionable
     if not default or target_platform() != "cpu":
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_UNROLLED)
@@ -122,7 +124,7 @@ def _split(key: Array, shape: tuple[int, ...]) -> Array:
     return jnp.stack(_threefry(key, _counters(shape)), -1)
 
 
-def _fold_in(key: Array, number: Array) -> Array:
+def _fold_in(key: Array, number: Any) -> Array:
     return jnp.stack(_threefry(key, jnp.asarray(number, np.uint32)))
 
 
