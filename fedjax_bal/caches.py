@@ -29,7 +29,7 @@ def keep_compiled_programs(note: Callable[[str], object] = lambda text: None) ->
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if config.jax_persistent_cache_min_compile_time_secs < math.inf:  # infinity means that none may be written
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
