@@ -58,7 +58,7 @@ LAYERS = {
 }
 
 FORWARD = ("direct", "by_patches", "by_blocks", "by_wide_kernel", "by_rows", "builtin")
-BACKWARD = ("direct", "by_patches", "by_blocks", "by_rows", "builtin")
+BACKWARD = ("direct", "by_patches", "by_blocks", "by_rows", "builtin", "by_depth")
 IMAGES = ("spread", "rule", "builtin")
 
 
@@ -78,7 +78,8 @@ def report(name: str, layer: Layer, repeats: int) -> list[str]:
     images, kernel, cotangent = operands(layer)
     geometry, size = layer.geometry, (layer.size, layer.size)
     of_forward = {way: getattr(forward, way) for way in FORWARD[:-1]} | {"builtin": builtin.convolve}
-    of_weights = {way: getattr(gradients, way) for way in BACKWARD[:-1]} | {"builtin": builtin.weight_gradient}
+    of_weights = {way: getattr(gradients, way) for way in BACKWARD[:-2]}
+    of_weights |= {"builtin": builtin.weight_gradient, "by_depth": builtin.gradient_by_depth}
     convolving = lambda form: lambda images, kernel: form(images, kernel, geometry)
     deriving = lambda form: lambda images, cotangent: form(images, cotangent, size, geometry)
     ways = {way: convolving(form) for way, form in of_forward.items()}

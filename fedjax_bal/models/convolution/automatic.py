@@ -148,7 +148,7 @@ def _tried(python: str) -> str:
 
 
 def probe() -> None:
-    """Prints whether convolution and weight gradient are right where pads, strides and channels all differ."""
+    """Prints whether convolution and weight gradients are right where pads, strides and channels all differ."""
     geometry = Geometry((2, 1), ((1, 2), (0, 1)))
     rng = np.random.default_rng(0)
     images, kernel = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((2, 9, 6, 20), (3, 2, 20, 24)))
@@ -157,9 +157,11 @@ def probe() -> None:
     computed: Sequence[jax.Array] = (
         jax.jit(lambda images, kernel: builtin.convolve(images, kernel, geometry))(images, kernel),
         jax.jit(lambda images, other: builtin.weight_gradient(images, other, (3, 2), geometry))(images, cotangent),
+        jax.jit(lambda images, other: builtin.gradient_by_depth(images, other, (3, 2), geometry))(images, cotangent),
     )
+    gradient = back(cotangent)[1]
     right = True
-    for array, expected in zip(computed, (result, back(cotangent)[1]), strict=True):
+    for array, expected in zip(computed, (result, gradient, gradient), strict=True):
         right &= array.shape == expected.shape
         right = right and bool(jnp.abs(array - expected).max() < 1e-5 * jnp.abs(expected).max())
     print(_RIGHT if right else "wrong")

@@ -25,9 +25,6 @@ CACHED = 250_000
 FEWEST = 5
 """Smallest chunk of images, which are channels in the weight gradient: fewer are too few for a fast convolution."""
 
-_IMAGES = {"dims": 4, "data": {"batch_dim": 0, "feature_dim": 3, "spatial_dims": [1, 2]}}
-_KERNEL = {"dims": 4, "filter": {"input_feature_dim": 2, "output_feature_dim": 3, "spatial_dims": [0, 1]}}
-
 
 def takes(*operands: Array) -> bool:
     """Tells whether oneDNN can take the operands: float32 on a CPU, and not empty, which would end the process."""
@@ -63,6 +60,27 @@ def weight_gradient(
     return in_chunks(product, images, cotangent, _chunk(len(images), images[0].size + cotangent[0].size))
 
 
+def gradient_by_depth(
+    images: Float[Array, "B H W K"], cotangent: Float[Array, "B H2 W2 O"], size: Sequence[int], geometry: Geometry
+) -> Float[Array, "h w K O"]:
+    """Computes the gradient with respect to the kernel as one convolution of a volume, without moving a number.
+
+    The batch is the volume's depth, and its only channel holds the channels of a row side by side, so the taps of the
+    cotangent, which is the kernel, lie that many numbers apart. Fast with AVX-512 only.
+    """
+    high, wide = exchanged(images.shape[1:3], cotangent.shape[1:3], size, geometry).pads
+    inputs, outputs = images.shape[-1], cotangent.shape[-1]
+    down, across = geometry.strides
+    gradient = _call(
+        images.reshape(1, *images.shape[:2], -1, 1),
+        cotangent.reshape(*cotangent.shape[:3], 1, outputs),
+        shape=(1, 1, size[0], size[1] * inputs, outputs),
+        geometry=Geometry((1, 1), (high, (wide[0] * inputs, wide[1] * inputs))),
+        dilations=(down, across * inputs),
+    )
+    return gradient.reshape(*size, inputs, outputs)
+
+
 def _chunk(count: int, each: int) -> int:
     """Chooses how many images to process at a time: as many as fit the cache, but enough to be worth a call."""
     chunks = [size for size in range(min(FEWEST, count), count + 1) if count % size == 0]
@@ -74,17 +92,32 @@ def _chunk(count: int, each: int) -> int:
 def _call(
     images: Array, kernel: Array, *, shape: tuple[int, ...], geometry: Geometry, dilations: tuple[int, int] = (1, 1)
 ) -> Array:
-    """Calls XLA's target for oneDNN, whose configuration is `xla/service/cpu/onednn_config.proto` as JSON."""
+    """Calls XLA's target for oneDNN, whose configuration is `xla/service/cpu/onednn_config.proto` as JSON.
+
+    Volumes `[B, D, H, W, K]` have neither padding nor strides along their depth.
+    """
     # OneDNN has no padding that crops, so the images are cropped before.
     (top, bottom), (left, right) = geometry.pads
     images = pad_images(images, ((min(top, 0), min(bottom, 0)), (min(left, 0), min(right, 0))))
+    dims = images.ndim
+    depth = dims - 4
     window = {
-        "pad_left": [max(top, 0), max(left, 0)],
-        "pad_right": [max(bottom, 0), max(right, 0)],
-        "strides": geometry.strides,
-        "window_dilations": dilations,
+        "pad_left": [0] * depth + [max(top, 0), max(left, 0)],
+        "pad_right": [0] * depth + [max(bottom, 0), max(right, 0)],
+        "strides": [1] * depth + [*geometry.strides],
+        "window_dilations": [1] * depth + [*dilations],
     }
-    config = {"dims": 4, "input": _IMAGES, "kernel": _KERNEL, "output": _IMAGES, "window": window, "feature_groups": 1}
+    sides = list(range(dims - 2))
+    data = {"batch_dim": 0, "feature_dim": dims - 1, "spatial_dims": [side + 1 for side in sides]}
+    taps = {"input_feature_dim": dims - 2, "output_feature_dim": dims - 1, "spatial_dims": sides}
+    config = {
+        "dims": dims,
+        "input": {"dims": dims, "data": data},
+        "kernel": {"dims": dims, "filter": taps},
+        "output": {"dims": dims, "data": data},
+        "window": window,
+        "feature_groups": 1,
+    }
     # Sequential, because the configuration has no axis for clients with different kernels.
     call = jax.ffi.ffi_call(
         "__onednn$convolution",

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jax import lax
 from jaxtyping import Array, Float
 
-from fedjax_bal.models.convolution import builtin, forward, gradients, implicit
+from fedjax_bal.models.convolution import automatic, builtin, forward, gradients, implicit
 from fedjax_bal.models.convolution.geometry import Geometry
 from fedjax_bal.target import target_platform
 
@@ -115,14 +115,17 @@ def gradient_by_builtin(
     otherwise: Callable[..., Array] = weight_gradient,
 ) -> Float[Array, "h w K O"]:
     """The gradient with respect to the kernel through jaxlib's oneDNN, or `otherwise`, as in `convolve_by_builtin`."""
-    # With 5 to 16 channels on both sides, transposing the operands takes longer than the convolution saves; with fewer
+    # With AVX-512 a volume, which needs no transposition, is fastest unless the inputs are few. With AVX2 it isn't, and
+    # with 5 to 16 channels on both sides transposing the operands takes longer than the convolution saves; with fewer
     # inputs `otherwise` is slow, too.
     inputs = images.shape[-1]
     outputs = cotangent.shape[-1]
+    volume = inputs > FEW_INPUTS and automatic.instruction_set() == "AVX512"
     narrow = inputs > FEW_INPUTS and max(inputs, outputs) <= FEW_OUTPUTS
     products = _products(len(images), cotangent.shape[1:3], size, inputs, outputs)
-    called = max(size) > 1 and not narrow and products >= FEW_PRODUCTS and builtin.takes(images, cotangent)
-    return (builtin.weight_gradient if called else otherwise)(images, cotangent, size, geometry)
+    if max(size) == 1 or (narrow and not volume) or products < FEW_PRODUCTS or not builtin.takes(images, cotangent):
+        return otherwise(images, cotangent, size, geometry)
+    return (builtin.gradient_by_depth if volume else builtin.weight_gradient)(images, cotangent, size, geometry)
 
 
 def _products(count: int, result: Sequence[int], size: Sequence[int], inputs: int, outputs: int) -> int:
