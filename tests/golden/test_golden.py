@@ -36,6 +36,7 @@ def test_final_states_with_built_in_convolutions_are_as_recorded(name, monkeypat
     if automatic.why_not_builtin():
         pytest.skip(automatic.why_not_builtin())
     monkeypatch.setattr(rules, "FEW_PRODUCTS", 1)
+    monkeypatch.setattr(rules, "FEW_IN_AN_IMAGE", 1)
     monkeypatch.setattr(states, "CONVOLUTION", "builtin")
     compare(states.file_of(name), states.record(name), states.alike(name))
 

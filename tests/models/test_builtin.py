@@ -35,6 +35,7 @@ def _every_size(monkeypatch):
     if automatic.why_not_builtin():
         pytest.skip(automatic.why_not_builtin())
     monkeypatch.setattr(rules, "FEW_PRODUCTS", 1)
+    monkeypatch.setattr(rules, "FEW_IN_AN_IMAGE", 1)
     monkeypatch.setattr(builtin, "CACHED", 10_000)
 
 
@@ -202,5 +203,8 @@ def test_small_layers_and_without_avx512_weights_between_few_channels_are_left_t
     calls = lambda *given: traced(lambda *own: value_and_gradients(*own, (1, 1), "SAME"), *given).count(TARGET)
     assert calls(images, kernel) == (3 if instructions == "AVX512" else 2)
     assert calls(images[..., :4], kernel[:, :, :4]) == 3
+    monkeypatch.setattr(rules, "FEW_IN_AN_IMAGE", 6 * 6 * 9 * 16 * 16 + 1)
+    assert calls(images, kernel) == 0
+    monkeypatch.setattr(rules, "FEW_IN_AN_IMAGE", 6 * 6 * 9 * 16 * 16)
     monkeypatch.setattr(rules, "FEW_PRODUCTS", 2 * 6 * 6 * 9 * 16 * 16 + 1)
     assert calls(images, kernel) == 0

@@ -23,6 +23,9 @@ FEW_OUTPUTS = 16
 SMALL_KERNEL = 5
 FEW_PRODUCTS = 4_000_000
 """The fewest multiplications for which jaxlib's oneDNN is faster; it has a setup cost in every call."""
+FEW_IN_AN_IMAGE = 200_000
+"""The fewest for each image. A network with smaller layers alone would gain in evaluation only, whose batches are
+large, and XLA couldn't save its program for one call."""
 
 
 class Maps(NamedTuple):
@@ -102,8 +105,8 @@ def convolve_by_builtin(
     """Convolves through jaxlib's oneDNN, or `otherwise` where that is faster or oneDNN can't."""
     # A 1x1 kernel is a matrix product without copies already.
     *size, inputs, outputs = kernel.shape
-    products = _products(len(images), geometry.output_size(images.shape[1:3], size), size, inputs, outputs)
-    called = size != [1, 1] and products >= FEW_PRODUCTS and builtin.takes(images, kernel)
+    each = _products(geometry.output_size(images.shape[1:3], size), size, inputs, outputs)
+    called = size != [1, 1] and _are_many(len(images), each) and builtin.takes(images, kernel)
     return (builtin.convolve if called else otherwise)(images, kernel, geometry)
 
 
@@ -122,15 +125,20 @@ def gradient_by_builtin(
     outputs = cotangent.shape[-1]
     volume = inputs > FEW_INPUTS and automatic.instruction_set() == "AVX512"
     narrow = inputs > FEW_INPUTS and max(inputs, outputs) <= FEW_OUTPUTS
-    products = _products(len(images), cotangent.shape[1:3], size, inputs, outputs)
-    if max(size) == 1 or (narrow and not volume) or products < FEW_PRODUCTS or not builtin.takes(images, cotangent):
+    many = _are_many(len(images), _products(cotangent.shape[1:3], size, inputs, outputs))
+    if max(size) == 1 or (narrow and not volume) or not many or not builtin.takes(images, cotangent):
         return otherwise(images, cotangent, size, geometry)
     return (builtin.gradient_by_depth if volume else builtin.weight_gradient)(images, cotangent, size, geometry)
 
 
-def _products(count: int, result: Sequence[int], size: Sequence[int], inputs: int, outputs: int) -> int:
-    """Counts the multiplications in a convolution; 0 if its result is empty."""
-    return count * math.prod(max(side, 0) for side in result) * math.prod(size) * inputs * outputs
+def _products(result: Sequence[int], size: Sequence[int], inputs: int, outputs: int) -> int:
+    """Counts the multiplications for an image; 0 if the result is empty."""
+    return math.prod(max(side, 0) for side in result) * math.prod(size) * inputs * outputs
+
+
+def _are_many(images: int, each: int) -> bool:
+    """Tells whether the multiplications for so many images, `each` of an image, are worth a call of oneDNN."""
+    return each >= FEW_IN_AN_IMAGE and images * each >= FEW_PRODUCTS
 
 
 def gradient_by_products(
