@@ -40,7 +40,6 @@ from fedjax_bal.report.plots import COLOURS, GREY, WIDTH, curves, panels_of, per
 OVERVIEW = Path(__file__).parents[1] / "fedjax_bal" / "guide" / "papers.md"
 PAGES = Path(__file__).parent / "papers_pages"
 DECIDED = VERDICTS[:4]
-MOST_SHOWN = 4
 PICTURED = "the mean over seeds, and a band of one standard deviation"
 COLUMNS = {
     "last5_accuracy": "last five, %",
@@ -208,14 +207,14 @@ def _why(own: Outcome) -> str:
 
 
 def _page(key: str, paper: Mapping[str, Any], outcomes: Sequence[Outcome], known: Mapping[str, list[Result]]) -> str:
-    claims = [(own.claim["where"], own.claim["claim"], own.claim["theirs"], _run(own), _ours(own)) for own in outcomes]
     parts = [
         f"# {paper['title']}: the paper's claims and our runs",
         _text(
             f"{paper['source']}. {paper['note']} How verdicts are computed is "
             "[on the overview](../../fedjax_bal/guide/papers.md)."
         ),
-        _table(("where", "claim", "paper", "run here", "verdict and ours"), claims),
+        "## Claims\n\nEach line opens: the paper's numbers, ours, and, if it does not hold, why.",
+        *map(_claim, outcomes),
     ]
     if any(name.startswith(f"papers/{key}/") for name in known):
         parts.append("## Results\n\nMean and standard deviation over seeds.")
@@ -248,10 +247,31 @@ def _rounded(text: str) -> str:
     return re.sub(r"(?<= )-?\d+\.\d{2,}(?= )", lambda number: f"{float(number[0]):.1f}", text)
 
 
+def _claim(own: Outcome) -> str:
+    """Formats a claim as one line with its verdict, which opens with the paper's numbers, ours, and the examination."""
+    setting = f" ({own.setting})" if own.setting else ""
+    line = f"<summary><b>{own.verdict}</b>{setting}: {own.claim['where']}. {_html(own.claim['claim'])}</summary>"
+    runs = _run(own)
+    parts = [f"The paper: {own.claim['theirs']}."]
+    parts += [f"Run here: {runs}."] if runs else []
+    parts += [f"{own.reason[0].upper()}{own.reason[1:]}."] if own.reason else []
+    parts += ["\n".join(f"- {line}" for line in _compared(own))] if own.pairs or own.failures else []
+    parts += filter(None, [_why(own), own.claim.get("note", "") if own.pairs else ""])
+    return "\n\n".join(["<details markdown>", line, *map(_wrapped, parts), "</details>"])
+
+
+def _html(text: str) -> str:
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", text)
+
+
+def _wrapped(part: str) -> str:
+    return "\n".join(_text(line, "  " if line.startswith("- ") else "") for line in part.split("\n"))
+
+
 def _run(own: Outcome) -> str:
     claim = own.claim
     if not own.pairs:
-        return f"`{_short(claim['run'])}`" if "untested" not in claim else ""
+        return "" if {"untested", "exact"} & claim.keys() else f"`{_short(claim['run'])}`"
     lines = []
     for pair in own.pairs:
         if pair.result:
@@ -260,27 +280,17 @@ def _run(own: Outcome) -> str:
             few = rounds < LEAST_SHARE * rounds_of(experiment)
             suffice = f" ({pair.comparison['rounds']} rounds suffice: {pair.comparison['because']})" if few else ""
             lines.append(f"`{_short(experiment)}`, {_length(experiment, rounds)}, {seeds}{suffice}")
-    return "<br>".join(dict.fromkeys(lines))
+    return "; ".join(dict.fromkeys(lines))
 
 
-def _ours(own: Outcome) -> str:
-    setting, reason = (f" ({own.setting})" if own.setting else ""), (f": {own.reason}" if own.reason else "")
-    lines = [f"**{own.verdict}**{setting}{reason}"]
-    ordered = sorted(own.pairs, key=lambda pair: (False, None, True).index(pair.as_claimed))
-    before = "last5_accuracy"
-    for pair in ordered[:MOST_SHOWN]:
-        if pair.metric != before:
-            lines.append(f"{METRICS[pair.metric].meaning[0].upper()}{METRICS[pair.metric].meaning[1:]}:")
-        lines.append(_pair(pair))
-        before = pair.metric
-    if len(ordered) > MOST_SHOWN:
-        claimed = sum(pair.as_claimed is True for pair in ordered[MOST_SHOWN:])
-        lines.append(f"and {len(ordered) - MOST_SHOWN} more, {claimed} of them as claimed")
+def _compared(own: Outcome) -> Iterator[str]:
+    """Yields the comparisons of a claim, those that are least as claimed first, each with its metric."""
+    for pair in sorted(own.pairs, key=lambda pair: (False, None, True).index(pair.as_claimed)):
+        metric = "" if pair.metric == "last5_accuracy" else f"{METRICS[pair.metric].meaning}: "
+        yield metric + _pair(pair)
     if own.pairs and own.missing:
-        lines.append(f"{own.missing} more not run yet")
-    lines += own.failures
-    lines += [_why(own), own.claim.get("note", "") if own.pairs else ""]
-    return "<br>".join(filter(None, lines))
+        yield f"{own.missing} more not run yet"
+    yield from own.failures
 
 
 def _pair(pair: Pair) -> str:
