@@ -24,6 +24,10 @@ class Published(NamedTuple):
 
 
 PUBLISHED = {
+    "2 cores, AVX512": Published(
+        "two cores of an AMD EPYC with AVX-512, commit 7519ab13, 30 November 2026",
+        {"float32": {"W1": 23.6, "W2": 9.18, "W3": 7922, "W4": 203, "W5": 1.34}},
+    ),
     "2 cores, AVX2": Published(
         "two cores of an AMD EPYC with AVX2, commit 6c2eba3, 26 November 2026",
         {"float32": {"W1": 17.9, "W2": 7.64, "W3": 6701, "W4": 196, "W5": 1.02}},

@@ -9,7 +9,9 @@ from fedjax_bal.bench import published
 from fedjax_bal.bench.command import caption
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-FILES = {"2 cores, AVX2": "cpu.json", "1 x H100": "h100.json", "1 x H200": "h200.json"}
+FILES = {
+    "2 cores, AVX512": "cpu_avx512.json", "2 cores, AVX2": "cpu.json", "1 x H100": "h100.json", "1 x H200": "h200.json",
+}  # fmt: skip
 
 
 def results(kind):

@@ -372,8 +372,8 @@ def test_evaluation_is_a_part_of_the_rounds_program_and_compiles_nothing_else(tm
         small_run.run(tmp_path / "run", small_run.config(tmp_path, methods, "training.rounds=2"))
     finally:
         jax.monitoring.unregister_event_duration_listener(lowered)
-    slow = {name: names.pop(f"jit({name})") for name in ("dispatch", "init", "state_of", "exhibits")}
-    assert slow == {"dispatch": 2, "init": 1, "state_of": 2, "exhibits": 1}
+    slow = {name: names.pop(f"jit({name})") for name in ("dispatch", "initial_variables", "state_of", "exhibits")}
+    assert slow == {"dispatch": 2, "initial_variables": 1, "state_of": 2, "exhibits": 1}
     assert not [name for name in names if "eval" in name or "model" in name]
 
 

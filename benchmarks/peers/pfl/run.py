@@ -87,6 +87,10 @@ def train(arguments: argparse.Namespace) -> None:
     if distributed.global_rank == 0:
         facts = torch_models.facts(arguments, network)
         _rival.write(arguments.json, "pfl", workload, watch, packages=("pfl", "torch", "numpy"), **facts)
+    if torch.distributed.is_initialized():
+        # Otherwise Gloo's threads may abort the worker that ends first.
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
 
 
 def share_device() -> None:
