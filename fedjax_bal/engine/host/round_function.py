@@ -26,7 +26,7 @@ from fedjax_bal.engine.device import (
 from fedjax_bal.engine.host.compatibility import arranged, check_is_federation
 from fedjax_bal.engine.host.front_door import build_simulation
 from fedjax_bal.engine.host.simulation import Simulation
-from fedjax_bal.engine.host.strategy import ends_together, in_equal_turns, most_at_a_time, resolve_strategy
+from fedjax_bal.engine.host.strategy import end_together, in_equal_turns, most_at_a_time, resolve_strategy
 from fedjax_bal.jax_setup import in_32_bits, package_settings
 from fedjax_bal.models import any_derivative, differentiable
 from fedjax_bal.optim import AnyOptimizer
@@ -150,7 +150,7 @@ class RoundFunction:
         trains = _local_steps(setting, placed, self.federation) > 0  # others would return what they received
         plan = placed._replace(delivered=placed.delivered & trains)
         # The host doesn't know which clients take part, but whether all take equally many steps.
-        even = plan.limits is None and ends_together(setting, self._simulation.planner.sizes)
+        even = plan.limits is None and end_together(np.asarray(setting.local_steps(self._simulation.planner.sizes)))
         setting = dataclasses.replace(setting, layout=_layout(setting, len(plan.clients), even))
         assignment = _assign(setting, plan, self.federation)
         # The state holds the memory of all clients, so that a client's seat is its number.

@@ -16,7 +16,7 @@ from fedjax_bal.validate import whole_number
 
 TOLERATED_WASTE = 0.1
 
-# Of strategies on a CPU, by `benchmarks/strategies.py`.
+# Limits for several clients at a time on a CPU, measured by `benchmarks/strategies.py`.
 
 SMALL = 2**15
 """Bytes of a client's parameters, optimizer state and batch up to which several clients train faster at a time, if each
@@ -129,7 +129,7 @@ def lay_out(
         return Layout(strategy, devices)
     # Lanes keep the models of all of a round's clients, which is wasted on clients that end together. And only chains
     # of a single local training can start at any turn; others pass a model on from training to training.
-    even = not limited and len(np.unique(steps)) == 1
+    even = not limited and end_together(steps)
     lanes = chain_length == 1 and passes == 1 and not even
     share = -(-chains // devices)
     if chunk is not None:
@@ -143,9 +143,8 @@ def lay_out(
     return Layout(strategy, devices, width, lanes, even)
 
 
-def ends_together(setting: Setting, sizes: np.ndarray) -> bool:
-    """Tells whether all clients that can train take equally many local steps; `sizes`, `Int[N]`, has their rows."""
-    steps = np.asarray(setting.local_steps(sizes))
+def end_together(steps: np.ndarray) -> bool:
+    """Tells whether all clients that can train take equally many local steps; `steps`, `Int[N]`, has those of all."""
     return len(np.unique(steps[steps > 0])) == 1
 
 
