@@ -25,6 +25,8 @@ from fedjax_bal.methods.faults import Faults, StaleUpdates
 from fedjax_bal.methods.feature_normalisation import NormalisedFeatures
 from fedjax_bal.methods.feature_skew import NoiseByClient, RotationByClient
 from fedjax_bal.methods.fedacg import BeforeLookahead
+from fedjax_bal.methods.fedala import AdaptiveAggregation
+from fedjax_bal.methods.fedamp import MessagePassing
 from fedjax_bal.methods.fedau import IntervalWeights, ProbabilityWeights
 from fedjax_bal.methods.fedavg_ft import RefinedHead
 from fedjax_bal.methods.fedawa import AlignedWeights
@@ -38,6 +40,7 @@ from fedjax_bal.methods.feddisco import DiscrepancyWeights
 from fedjax_bal.methods.feddyn import DynamicRegularisation
 from fedjax_bal.methods.fedetf import SimplexClassifier
 from fedjax_bal.methods.fedexp import Extrapolation
+from fedjax_bal.methods.fedfomo import FirstOrderCombination
 from fedjax_bal.methods.fedgloss import ServerAscent
 from fedjax_bal.methods.fedgrab import GradientBalancer
 from fedjax_bal.methods.fedic import CalibratedDistillation
@@ -113,6 +116,7 @@ from fedjax_bal.methods.roles import (
     Update,
     Weigh,
     changes_for_evaluation,
+    keeps_model,
     part,
     parts_with,
     static,
@@ -124,6 +128,7 @@ __all__ = [
     "BALANCED",
     "BATCH_STATISTICS",
     "SERVER_ROWS",
+    "AdaptiveAggregation",
     "AlignedWeights",
     "Ascent",
     "Augmentation",
@@ -159,6 +164,7 @@ __all__ = [
     "Faults",
     "FeatureMatching",
     "FeatureTransfer",
+    "FirstOrderCombination",
     "FocalLoss",
     "Freeze",
     "FreshStatistics",
@@ -184,6 +190,7 @@ __all__ = [
     "Median",
     "MemorisedUpdates",
     "Memory",
+    "MessagePassing",
     "MixedModel",
     "MixedPrior",
     "ModelContrast",
@@ -251,6 +258,7 @@ __all__ = [
     "changes_for_evaluation",
     "check_needs",
     "epsilon",
+    "keeps_model",
     "names_of_needs",
     "part",
     "parts_with",

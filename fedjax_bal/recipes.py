@@ -26,6 +26,8 @@ from fedjax_bal.methods.faults import faults
 from fedjax_bal.methods.feature_normalisation import feature_normalisation
 from fedjax_bal.methods.feature_skew import feature_skew
 from fedjax_bal.methods.fedacg import fedacg
+from fedjax_bal.methods.fedala import fedala
+from fedjax_bal.methods.fedamp import fedamp
 from fedjax_bal.methods.fedau import fedau
 from fedjax_bal.methods.fedavg import fedavg
 from fedjax_bal.methods.fedavg_ft import fedavg_ft
@@ -40,6 +42,7 @@ from fedjax_bal.methods.feddisco import feddisco
 from fedjax_bal.methods.feddyn import feddyn
 from fedjax_bal.methods.fedetf import fedetf
 from fedjax_bal.methods.fedexp import fedexp
+from fedjax_bal.methods.fedfomo import fedfomo
 from fedjax_bal.methods.fedgamma import fedgamma
 from fedjax_bal.methods.fedgloss import fedgloss
 from fedjax_bal.methods.fedgrab import fedgrab
@@ -93,12 +96,12 @@ __all__ = [
     "RECIPES", "Recipe", "afl", "apfl", "astraea", "auto_augment", "balanced_softmax", "balancefl", "cbfl", "ccvr",
     "citation", "cite", "class_balanced", "climb", "combine", "creff", "crop_flip", "cutout", "ditto", "dp",
     "equal_weights", "family_of", "faults", "feature_normalisation", "feature_skew", "fed3r", "fedacg", "fedadagrad",
-    "fedadam", "fedau", "fedavg", "fedavg_ft", "fedavgm", "fedawa", "fedawe", "fedbabu", "fedbn", "fedbuff", "fedcm",
-    "feddecorr", "feddisco", "feddyn", "fedetf", "fedexp", "fedgamma", "fedgloss", "fedgrab", "fedic", "fedlaw",
-    "fedlc", "fedlesam", "fedlesam_d", "fedlesam_s", "fedlf", "fedlmd", "fedloge", "fedlws", "fedmoswa", "fedmuon",
-    "fedncm", "fednh", "fednova", "fedntd", "fedper", "fedproto", "fedprox", "fedrcl", "fedrela", "fedrep", "fedrod",
-    "fedrs", "fedsam", "fedsmoo", "fedspeed", "fedswa", "fedvarp", "fedvls", "fedwsq", "fedyogi", "fedyoyo", "flcir",
-    "focal", "iwds", "krum", "lade", "ldam", "lg_fedavg", "local", "local_muon", "logit_adjustment", "median", "mifa",
-    "mofedsam", "moon", "multi_krum", "norm_clipping", "pfedme", "ratio_loss", "rebafl", "rucr", "scaffold",
-    "short_citation", "trimmed_mean", "with_variant",
+    "fedadam", "fedala", "fedamp", "fedau", "fedavg", "fedavg_ft", "fedavgm", "fedawa", "fedawe", "fedbabu", "fedbn",
+    "fedbuff", "fedcm", "feddecorr", "feddisco", "feddyn", "fedetf", "fedexp", "fedfomo", "fedgamma", "fedgloss",
+    "fedgrab", "fedic", "fedlaw", "fedlc", "fedlesam", "fedlesam_d", "fedlesam_s", "fedlf", "fedlmd", "fedloge",
+    "fedlws", "fedmoswa", "fedmuon", "fedncm", "fednh", "fednova", "fedntd", "fedper", "fedproto", "fedprox", "fedrcl",
+    "fedrela", "fedrep", "fedrod", "fedrs", "fedsam", "fedsmoo", "fedspeed", "fedswa", "fedvarp", "fedvls", "fedwsq",
+    "fedyogi", "fedyoyo", "flcir", "focal", "iwds", "krum", "lade", "ldam", "lg_fedavg", "local", "local_muon",
+    "logit_adjustment", "median", "mifa", "mofedsam", "moon", "multi_krum", "norm_clipping", "pfedme", "ratio_loss",
+    "rebafl", "rucr", "scaffold", "short_citation", "trimmed_mean", "with_variant",
 ]  # fmt: skip

@@ -81,6 +81,12 @@ def parts_with(parts: "Iterable[Part]", *roles: type[T]) -> list[T]:
     return [part for part in parts if isinstance(part, roles)]
 
 
+def keeps_model(part: "Part") -> bool:
+    """Returns whether a part gives each client a model of its own, or leaves of one."""
+    own = isinstance(part, Memory) and type(part).client_model is not Memory.client_model
+    return own or isinstance(part, Personal)
+
+
 def changes_for_evaluation(parts: "Iterable[Part]") -> bool:
     """Returns whether a part changes the model for evaluation only, so that the tested model isn't the trained one."""
     return any(isinstance(part, Closing) or (isinstance(part, Refine) and part.evaluation_only) for part in parts)
@@ -461,6 +467,13 @@ class Memory(Part, abc.ABC):
         `memory` is the result of `remember`, and `variables` is the new global model.
         """
         return memory
+
+    def client_model(self, memory: PyTree, variables: Variables) -> Variables:
+        """Returns the model that classifies the client's own test rows; by default `variables`, the global model.
+
+        A part that overrides this gives each client a model of its own, which its memory holds.
+        """
+        return variables
 
 
 class Personal(Part, abc.ABC):

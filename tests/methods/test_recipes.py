@@ -136,6 +136,8 @@ OUT_OF_RANGE = """
     hole=-1; rucr: temperature=0.0 low=1.5 low=0.96 per_class=0;
     apfl: alpha=1.5 shrinkage=-1 adapts='epoch'; fedrcl: temperature=0 weight=-1 threshold=nan threshold=1.5
     threshold=True; fedwsq: bits=3 momentum=1.5; krum: faulty=-1; multi_krum: kept=0; pfedme: attraction=0 steps=0;
+    fedala: share=0 layers='body' most_passes=0; fedamp: sigma=0 own_weight=1.5 begin='mine'; fedfomo: models=0
+    held_out=1.0 norm='l3';
     fedau: cutoff=0 weighting='known' by_size=1; fedawe: server_rate=0.0 clip=-1; fedvarp: by_rate=1; mifa: by_size=1;
     astraea: size=0 max_copies=-1; cutout: side=0; ditto: attraction=-1; dp: bound=0 noise=-1 delta=1.0;
     afl: ridge=-1; fed3r: ridge=-1; fedawa: steps=0 distance='manhattan' optimizer='lbfgs'; fedgloss: rho=-1 beta=0;

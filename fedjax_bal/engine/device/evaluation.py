@@ -11,7 +11,7 @@ from jax import lax
 
 from fedjax_bal.data import checked_examples, normalised, over_rows
 from fedjax_bal.engine.device.layout import CLIENTS, Layout
-from fedjax_bal.engine.device.leaves import personal_model, with_leaves
+from fedjax_bal.engine.device.leaves import remembered_model
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.trees import put, take
 from fedjax_bal.types import (
@@ -171,18 +171,18 @@ def hits_by_client(
 
 
 def hits_of_personal_models(
-    setting: Setting, variables: Variables, kept: dict[str, Array], federation: Federation
+    setting: Setting, variables: Variables, memory: dict[str, PyTree], federation: Federation
 ) -> Array:
     """Counts each client's own test rows that its model classifies correctly, see `client_hits_shape`.
 
-    A client's model is the global model with the leaves that stay with the client, `kept`, by path, `[N, ...]`.
+    A client's model is made of the global model and of `memory_of_models`, `memory`, leaves `[N, ...]`.
     """
 
     def add(hits: Array, clients: Array, real: Array, setting: Setting, *given: Any) -> Array:
-        variables, kept, store = given
+        variables, memory, store = given
 
         def of_client(hits: Array, client: Array) -> tuple[Array, None]:
-            model = personal_model(setting, with_leaves(variables, take(kept, client)))
+            model = remembered_model(setting, variables, take(memory, client))
             correct = _hits_of_client(setting.model, model, store, client, setting.batch_size, hits[0])
             return put(hits, client, correct), None
 
@@ -190,7 +190,7 @@ def hits_of_personal_models(
         return lax.scan(of_client, hits, jnp.where(real, clients, federation.num_clients))[0]
 
     none = jnp.zeros(client_hits_shape(federation), jnp.int32)
-    return fold_in_batches(add, none, len(none), setting.layout, setting, variables, kept, federation)
+    return fold_in_batches(add, none, len(none), setting.layout, setting, variables, memory, federation)
 
 
 def _columns(labels: Array, hits: Array) -> Array:

@@ -4,7 +4,8 @@ Parts choose the leaves.
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ import optax
 
 from fedjax_bal.engine.device.roles import call
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.parts import Freeze, Personal, Separate
+from fedjax_bal.parts import Freeze, Memory, Personal, Separate, keeps_model
 from fedjax_bal.types import Array, Context, PyTree, Variables
 
 PERSONAL = "personal"
@@ -75,9 +76,24 @@ def with_leaves(variables: Variables, leaves: dict[str, Array]) -> Variables:
 
 
 def personal_model(setting: Setting, variables: Variables) -> Variables:
-    """Returns the model that a client uses for its own predictions."""
+    """Returns the model that a client uses for its own predictions, given its variables."""
     for part in setting.parts_with(Personal):
         variables = part.own_model(variables)
+    return variables
+
+
+def memory_of_models(setting: Setting, memory: Mapping[str, PyTree]) -> dict[str, PyTree]:
+    """Selects from the clients' memory what their own models are made of, by slot; empty if they have none."""
+    slots = {PERSONAL, *(part.slot for part in setting.parts_with(Memory) if keeps_model(part))}
+    return {slot: kept for slot, kept in memory.items() if slot in slots}
+
+
+def remembered_model(setting: Setting, variables: Variables, memory: Mapping[str, PyTree]) -> Variables:
+    """Returns the model that a client uses, given the global model and `memory_of_models` of this client."""
+    variables = personal_model(setting, with_leaves(variables, memory.get(PERSONAL, {})))
+    for part in setting.parts_with(Memory):
+        if part.slot in memory:
+            variables = call(setting, part, partial(part.client_model, memory[part.slot]), variables, onto=variables)
     return variables
 
 

@@ -129,10 +129,9 @@ def dispatch_stacked(
         return _run_stacked_round(setting, keys, state, row, federation, LocalTest(images, row.evaluate))
 
     def evaluate_all(state: State, number: Array) -> EvaluationResult:
-        # From the clients' memory, evaluation reads only the leaves that stay with clients. The rest isn't sliced,
-        # because a slice copies the memory of all clients of a run.
-        memory = {slot: memory for slot, memory in state.memory.items() if slot == leaves.PERSONAL}
-        kept = state._replace(memory=memory, downloads=())
+        # Of the clients' memory, evaluation reads only their own models. The rest isn't sliced, because a slice copies
+        # the memory of all clients of a run.
+        kept = state._replace(memory=leaves.memory_of_models(setting, state.memory), downloads=())
 
         def evaluate_run(run: Array) -> EvaluationResult:
             its_setting, key, its_state = run_slice((setting, keys, kept), run)
@@ -238,8 +237,9 @@ def evaluate_model(
     shown = evaluated_model(setting, key, state, number, federation)
     tested = evaluate(setting.model, shown, test, federation.mean, federation.std, setting.layout)
     validation, client_hits = evaluate_held_out(setting.model, shown, federation, setting.layout)
-    if leaves.PERSONAL in state.memory and federation.tests is not None:
-        client_hits = hits_of_personal_models(setting, shown, state.memory[leaves.PERSONAL], federation)
+    own = leaves.memory_of_models(setting, state.memory)
+    if own and federation.tests is not None:
+        client_hits = hits_of_personal_models(setting, shown, own, federation)
     return tested._replace(validation=validation, client_hits=client_hits)
 
 

@@ -28,7 +28,7 @@ from fedjax_bal.engine.host.simulation import Simulation, Snapshot
 from fedjax_bal.engine.host.strategy import check_steps
 from fedjax_bal.metrics import OWN_HITS, client_accuracies
 from fedjax_bal.options import Evaluation, Execution, LocalTraining
-from fedjax_bal.parts import Personal
+from fedjax_bal.parts import keeps_model
 from fedjax_bal.types import Array, ClientTests, Federation, Key, Model, Variables
 from fedjax_bal.validate import whole_number
 
@@ -90,7 +90,7 @@ class FineTuner:
                 "{fraction: 0.2}, or take the natural partition of data whose test rows have users"
             )
         whole_number(key, epochs)
-        for part in simulation.setting.parts_with(Personal) if new is None else ():
+        for part in filter(keeps_model, simulation.setting.parts) if new is None else ():
             raise ValueError(
                 f"personalised: received together with {part.slot}, which gives clients personal models already, "
                 "whose accuracy is client_accuracy: leave personalised out for this method"
