@@ -4,7 +4,7 @@ Parts choose the leaves.
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +13,7 @@ import optax
 
 from fedjax_bal.engine.device.roles import call
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.parts import Freeze, Personal, Separate
+from fedjax_bal.parts import Adapt, Freeze, Personal, Separate
 from fedjax_bal.types import Array, Context, PyTree, Variables
 
 PERSONAL = "personal"
@@ -24,10 +24,19 @@ _MODEL = ""
 
 def personal_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
     """Selects the leaves of a model that stay with the clients, by path; none without Personal parts."""
+    return _kept_by(setting.parts_with(Personal), variables)
+
+
+def exchanged_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
+    """Selects those of the leaves that stay with the clients that the server exchanges, by path."""
+    return _kept_by([part for part in setting.parts_with(Personal) if part.exchanges], variables)
+
+
+def _kept_by(parts: Iterable[Personal], variables: Variables) -> dict[str, Array]:
     params = variables.params
     masks = [
         Variables(leaf_mask(part.slot, "personal", part.personal(params), params), part.keeps_statistics)
-        for part in setting.parts_with(Personal)
+        for part in parts
     ]
     return _chosen(variables, masks)
 
@@ -74,11 +83,20 @@ def with_leaves(variables: Variables, leaves: dict[str, Array]) -> Variables:
     return jax.tree_util.tree_map_with_path(replaced, variables) if leaves else variables
 
 
-def personal_model(setting: Setting, variables: Variables) -> Variables:
+def evaluated_memory(setting: Setting, memory: Mapping[str, PyTree]) -> dict[str, PyTree]:
+    """Selects the entries of the clients' memory on which their own models depend."""
+    slots = {PERSONAL, *(part.slot for part in setting.parts_with(Adapt))}
+    return {slot: entry for slot, entry in memory.items() if slot in slots}
+
+
+def personal_model(setting: Setting, variables: Variables, ctx: Context) -> Variables:
     """Returns the model that a client uses for its own predictions."""
     for part in setting.parts_with(Personal):
         variables = part.own_model(variables)
-    return variables
+    frozen = frozen_leaves(setting, variables) if setting.parts_with(Adapt) else {}
+    for part in setting.parts_with(Adapt):
+        variables = call(setting, part, part.adapt, variables, ctx, onto=variables)
+    return with_leaves(variables, frozen)
 
 
 class Group(NamedTuple):

@@ -18,6 +18,7 @@ from fedjax_bal.engine.device import (
     State,
     TestSet,
     closing_traffic_of,
+    evaluated_memory,
     evaluated_model,
     exhibits,
     init_state,
@@ -144,7 +145,7 @@ class Simulation:
         placed = replicate(self.federation.without_names(), layout)
         self.on_device = (placed, divide(padded(self.test, layout.devices), layout))
         shapes = jax.eval_shape(self.setting.traced(init_state), self.setting, jax.random.key(0), self.on_device[0])
-        tested = self.federation.tests is not None
+        tested = self.federation.tests is not None and bool(evaluated_memory(self.setting, shapes.memory))
         wanted = self.execution.client_memory
         # Decided after the data is placed, so that the free memory doesn't include the data's.
         saved = self._saved_bytes(shapes)
