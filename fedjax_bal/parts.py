@@ -27,6 +27,7 @@ from fedjax_bal.methods.feature_skew import NoiseByClient, RotationByClient
 from fedjax_bal.methods.fedacg import BeforeLookahead
 from fedjax_bal.methods.fedala import AdaptiveAggregation
 from fedjax_bal.methods.fedamp import MessagePassing
+from fedjax_bal.methods.fedas import AlignedBody, FisherWeights
 from fedjax_bal.methods.fedau import IntervalWeights, ProbabilityWeights
 from fedjax_bal.methods.fedavg_ft import RefinedHead
 from fedjax_bal.methods.fedawa import AlignedWeights
@@ -56,6 +57,7 @@ from fedjax_bal.methods.fedncm import NearestMean
 from fedjax_bal.methods.fednh import PrototypeClassifier
 from fedjax_bal.methods.fednova import NormalisedAveraging
 from fedjax_bal.methods.fedntd import NotTrueDistillation
+from fedjax_bal.methods.fedpac import MixedHeads
 from fedjax_bal.methods.fedper import OwnHead
 from fedjax_bal.methods.fedproto import PrototypeDistance
 from fedjax_bal.methods.fedprox import Proximal
@@ -81,11 +83,13 @@ from fedjax_bal.methods.local import OwnModel
 from fedjax_bal.methods.mifa import MemorisedUpdates
 from fedjax_bal.methods.moon import ModelContrast
 from fedjax_bal.methods.needs import BALANCED, SERVER_ROWS, check_needs, names_of_needs
+from fedjax_bal.methods.per_fedavg import StepAhead
 from fedjax_bal.methods.pfedme import MoreauEnvelope
 from fedjax_bal.methods.ratio_loss import RatioLoss
 from fedjax_bal.methods.rebafl import FeatureTransfer
 from fedjax_bal.methods.robust import Krum, Median, NormClipping, TrimmedMean
 from fedjax_bal.methods.roles import (
+    Adapt,
     Batches,
     CheckContext,
     Closing,
@@ -128,7 +132,9 @@ __all__ = [
     "BALANCED",
     "BATCH_STATISTICS",
     "SERVER_ROWS",
+    "Adapt",
     "AdaptiveAggregation",
+    "AlignedBody",
     "AlignedWeights",
     "Ascent",
     "Augmentation",
@@ -165,6 +171,7 @@ __all__ = [
     "FeatureMatching",
     "FeatureTransfer",
     "FirstOrderCombination",
+    "FisherWeights",
     "FocalLoss",
     "Freeze",
     "FreshStatistics",
@@ -191,6 +198,7 @@ __all__ = [
     "MemorisedUpdates",
     "Memory",
     "MessagePassing",
+    "MixedHeads",
     "MixedModel",
     "MixedPrior",
     "ModelContrast",
@@ -246,6 +254,7 @@ __all__ = [
     "StalenessWeights",
     "Start",
     "Step",
+    "StepAhead",
     "Steps",
     "SurrogateUpdates",
     "TrimmedMean",

@@ -28,6 +28,7 @@ from fedjax_bal.methods.feature_skew import feature_skew
 from fedjax_bal.methods.fedacg import fedacg
 from fedjax_bal.methods.fedala import fedala
 from fedjax_bal.methods.fedamp import fedamp
+from fedjax_bal.methods.fedas import fedas
 from fedjax_bal.methods.fedau import fedau
 from fedjax_bal.methods.fedavg import fedavg
 from fedjax_bal.methods.fedavg_ft import fedavg_ft
@@ -60,6 +61,7 @@ from fedjax_bal.methods.fednh import fednh
 from fedjax_bal.methods.fednova import fednova
 from fedjax_bal.methods.fedntd import fedntd
 from fedjax_bal.methods.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
+from fedjax_bal.methods.fedpac import fedpac
 from fedjax_bal.methods.fedper import fedper
 from fedjax_bal.methods.fedproto import fedproto
 from fedjax_bal.methods.fedprox import fedprox
@@ -85,6 +87,7 @@ from fedjax_bal.methods.lg_fedavg import lg_fedavg
 from fedjax_bal.methods.local import local
 from fedjax_bal.methods.mifa import mifa
 from fedjax_bal.methods.moon import moon
+from fedjax_bal.methods.per_fedavg import per_fedavg
 from fedjax_bal.methods.pfedme import pfedme
 from fedjax_bal.methods.ratio_loss import ratio_loss
 from fedjax_bal.methods.rebafl import rebafl
@@ -96,12 +99,12 @@ __all__ = [
     "RECIPES", "Recipe", "afl", "apfl", "astraea", "auto_augment", "balanced_softmax", "balancefl", "cbfl", "ccvr",
     "citation", "cite", "class_balanced", "climb", "combine", "creff", "crop_flip", "cutout", "ditto", "dp",
     "equal_weights", "family_of", "faults", "feature_normalisation", "feature_skew", "fed3r", "fedacg", "fedadagrad",
-    "fedadam", "fedala", "fedamp", "fedau", "fedavg", "fedavg_ft", "fedavgm", "fedawa", "fedawe", "fedbabu", "fedbn",
-    "fedbuff", "fedcm", "feddecorr", "feddisco", "feddyn", "fedetf", "fedexp", "fedfomo", "fedgamma", "fedgloss",
-    "fedgrab", "fedic", "fedlaw", "fedlc", "fedlesam", "fedlesam_d", "fedlesam_s", "fedlf", "fedlmd", "fedloge",
-    "fedlws", "fedmoswa", "fedmuon", "fedncm", "fednh", "fednova", "fedntd", "fedper", "fedproto", "fedprox", "fedrcl",
-    "fedrela", "fedrep", "fedrod", "fedrs", "fedsam", "fedsmoo", "fedspeed", "fedswa", "fedvarp", "fedvls", "fedwsq",
-    "fedyogi", "fedyoyo", "flcir", "focal", "iwds", "krum", "lade", "ldam", "lg_fedavg", "local", "local_muon",
-    "logit_adjustment", "median", "mifa", "mofedsam", "moon", "multi_krum", "norm_clipping", "pfedme", "ratio_loss",
-    "rebafl", "rucr", "scaffold", "short_citation", "trimmed_mean", "with_variant",
+    "fedadam", "fedala", "fedamp", "fedas", "fedau", "fedavg", "fedavg_ft", "fedavgm", "fedawa", "fedawe", "fedbabu",
+    "fedbn", "fedbuff", "fedcm", "feddecorr", "feddisco", "feddyn", "fedetf", "fedexp", "fedfomo", "fedgamma",
+    "fedgloss", "fedgrab", "fedic", "fedlaw", "fedlc", "fedlesam", "fedlesam_d", "fedlesam_s", "fedlf", "fedlmd",
+    "fedloge", "fedlws", "fedmoswa", "fedmuon", "fedncm", "fednh", "fednova", "fedntd", "fedpac", "fedper", "fedproto",
+    "fedprox", "fedrcl", "fedrela", "fedrep", "fedrod", "fedrs", "fedsam", "fedsmoo", "fedspeed", "fedswa", "fedvarp",
+    "fedvls", "fedwsq", "fedyogi", "fedyoyo", "flcir", "focal", "iwds", "krum", "lade", "ldam", "lg_fedavg", "local",
+    "local_muon", "logit_adjustment", "median", "mifa", "mofedsam", "moon", "multi_krum", "norm_clipping", "per_fedavg",
+    "pfedme", "ratio_loss", "rebafl", "rucr", "scaffold", "short_citation", "trimmed_mean", "with_variant",
 ]  # fmt: skip

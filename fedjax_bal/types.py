@@ -412,7 +412,8 @@ class Aggregate(NamedTuple):
 
     Attributes:
         delta: the reduced parameter change, like params; for Reduce parts the weighted mean.
-        reports: the sum of each report part's reports over the cohort, by slot.
+        reports: the sum of each report part's reports over the cohort, by slot; or all of them, leaves `[G, L, ...]`,
+            if the part is `by_client`.
         weights: the normalised cohort weights, `Float[G]`.
         cohort: the cohort.
         losses: mean training loss of each client, `Float[G, L]`; nan if it didn't deliver.

@@ -3,7 +3,16 @@
 from fedjax_bal.data import inventory, partition
 from fedjax_bal.data.adapters import from_arrays, from_pandas
 from fedjax_bal.data.augmentation import augment, copy_options, extra_bytes
-from fedjax_bal.data.batches import append_rows, bounded_loop, gather, normalised, over_rows, stack_rows, with_images
+from fedjax_bal.data.batches import (
+    append_rows,
+    bounded_loop,
+    gather,
+    normalised,
+    over_rows,
+    random_order,
+    stack_rows,
+    with_images,
+)
 from fedjax_bal.data.description import (
     DISTANCES,
     ClientDistances,
@@ -81,6 +90,7 @@ __all__ = [
     "pad",
     "partition",
     "prepared_status",
+    "random_order",
     "read_arrays",
     "reading",
     "resident_peak",

@@ -160,6 +160,12 @@ def over_rows(
     return bounded_loop(fold, -(-ctx.size // ctx.batch_size), init, most)
 
 
+def random_order(key: jax.Array, ctx: Context) -> jax.Array:
+    """Draws an order of a client's rows for `over_rows`: in the stored one, by class, most batches have one class."""
+    draws = jax.random.uniform(key, (ctx.row_length,))
+    return jnp.argsort(jnp.where(jnp.arange(ctx.row_length) < ctx.size, draws, 2.0))  # padding last
+
+
 def stack_rows(function: Callable[[Batch], PyTree], ctx: Context) -> PyTree:
     """Applies a function of a batch to all of a client's rows, in the stored order, and stacks its results.
 

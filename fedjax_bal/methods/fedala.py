@@ -10,7 +10,7 @@ from fedjax_bal.data import over_rows
 from fedjax_bal.methods.combine import Count, NonNegative, PositiveShare, Recipe, recipe
 from fedjax_bal.methods.heads import batch_loss, classifier_shapes
 from fedjax_bal.methods.own_models import own_start
-from fedjax_bal.methods.roles import CheckContext, Memory, Need, Prepare, Start, part, static
+from fedjax_bal.methods.roles import Adapt, CheckContext, Memory, Need, Prepare, Start, part, static
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, PyTree, Variables
 
 
@@ -38,7 +38,7 @@ class Mixture(NamedTuple):
 
 
 @part
-class AdaptiveAggregation(Prepare, Start, Memory):
+class AdaptiveAggregation(Prepare, Start, Memory, Adapt):
     r"""Starts a client from $\theta_k + (\theta - \theta_k) \odot W_k$, where $\theta_k$ is its own last model.
 
     The weights $W_k$, one for each parameter of the mixed layers, start as 1 and stay with the client. Before each
@@ -141,8 +141,9 @@ class AdaptiveAggregation(Prepare, Start, Memory):
         weights = outcome.ctx.prepared[self.slot].weights
         return Aggregation(outcome.trained or outcome.end, weights, jnp.array(True), memory.trained)
 
-    def client_model(self, memory: Aggregation, variables: Variables) -> Variables:
+    def adapt(self, variables: Variables, ctx: Context) -> Variables:
         """Returns the client's model, or the global one if it has never trained."""
+        memory: Aggregation = ctx.memory[self.slot]
         return jax.tree.map(lambda own, others: jnp.where(memory.trained, own, others), memory.variables, variables)
 
     def _mixed(self, params: PyTree) -> PyTree:

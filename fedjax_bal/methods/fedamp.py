@@ -9,13 +9,13 @@ from jax import lax
 
 from fedjax_bal.methods.combine import NonNegative, Positive, Recipe, Share, recipe
 from fedjax_bal.methods.own_models import LatestModels, no_models, own_start, with_delivered
-from fedjax_bal.methods.roles import Loss, Memory, Need, Prepare, Server, Start, Step, part, static
+from fedjax_bal.methods.roles import Adapt, Loss, Memory, Need, Prepare, Server, Start, Step, part, static
 from fedjax_bal.methods.twins import no_statistics
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, Outputs, PyTree, ServerContext, Variables
 
 
 @part
-class MessagePassing(Server, Step, Prepare, Start, Loss, Memory):
+class MessagePassing(Server, Step, Prepare, Start, Loss, Memory, Adapt):
     r"""Sends client k, in place of the global model, $u_k = \sum_j \xi_{kj} w_j$, a mixture of all clients' models.
 
     $w_j$ is the model that client j last delivered; clients that never have don't count, except for client k itself.
@@ -84,9 +84,9 @@ class MessagePassing(Server, Step, Prepare, Start, Loss, Memory):
         """Returns the trained parameters."""
         return (outcome.trained or outcome.end).params
 
-    def client_model(self, memory: PyTree, variables: Variables) -> Variables:
+    def adapt(self, variables: Variables, ctx: Context) -> Variables:
         """Returns the client's own model."""
-        return variables._replace(params=memory)
+        return variables._replace(params=ctx.memory[self.slot])
 
     def prepare(self, key: Key, variables: Variables, ctx: Context) -> PyTree:
         """Returns $u_k$."""

@@ -10,7 +10,7 @@ from jax import lax
 from fedjax_bal.data import over_rows
 from fedjax_bal.methods.combine import BelowOne, Count, NonNegative, Recipe, Share, recipe
 from fedjax_bal.methods.own_models import LatestModels, no_models, own_start, with_delivered
-from fedjax_bal.methods.roles import Batches, Memory, Need, Prepare, Report, Server, Start, Step, part, static
+from fedjax_bal.methods.roles import Adapt, Batches, Memory, Need, Prepare, Report, Server, Start, Step, part, static
 from fedjax_bal.methods.twins import no_statistics
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, PyTree, ServerContext, Variables
 
@@ -51,7 +51,7 @@ class Combination(NamedTuple):
 
 
 @part
-class FirstOrderCombination(Server, Step, Prepare, Start, Batches, Memory, Report):
+class FirstOrderCombination(Server, Step, Prepare, Start, Batches, Memory, Report, Adapt):
     r"""Starts a client from $\theta_k + \sum_n w_n (\theta_n - \theta_k)$, where models that help it have weights.
 
     A client holds out a share of its rows. It tries M models: its own last one and those that M - 1 other clients last
@@ -132,9 +132,9 @@ class FirstOrderCombination(Server, Step, Prepare, Start, Batches, Memory, Repor
         """Returns the parameters before and after training."""
         return Trained(outcome.ctx.prepared[self.slot].params, (outcome.trained or outcome.end).params)
 
-    def client_model(self, memory: Trained, variables: Variables) -> Variables:
+    def adapt(self, variables: Variables, ctx: Context) -> Variables:
         """Returns the client's own model."""
-        return variables._replace(params=memory.after)
+        return variables._replace(params=ctx.memory[self.slot].after)
 
     def prepare(self, key: Key, variables: Variables, ctx: Context) -> Combination:
         """Tries the models and combines them."""

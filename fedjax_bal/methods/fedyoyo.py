@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.balance import affine_matrix, distillation_loss, smoothed_prior, warp
-from fedjax_bal.data import check_images, over_rows
+from fedjax_bal.data import check_images, over_rows, random_order
 from fedjax_bal.methods.auto_augment import as_images, as_pixels, augmented
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Positive, Recipe, Share, recipe
 from fedjax_bal.methods.crop_flip import CropAndFlip, holes
@@ -109,15 +109,12 @@ class MixedPrior(Prepare, Report, Server, Steps, Logits):
     def prepare(self, key: Key, variables: Variables, ctx: Context) -> Array:
         """Computes the effective sizes of the client's classes, `Float[C]`."""
         means = prototypes_of(feature_sums(variables, ctx)).means
-        # A random order, with padding last: in the stored one, by class, most batches would have a single class.
-        draws = jax.random.uniform(key, (ctx.row_length,))
-        order = jnp.argsort(jnp.where(jnp.arange(ctx.row_length) < ctx.size, draws, 2.0))
 
         def add(sizes: Array, batch: Batch) -> Array:
             outputs, _ = ctx.model.apply(variables, batch.images, train=False)
             return sizes + effective_sizes(outputs.features, batch.labels, batch.real, means)
 
-        return over_rows(add, jnp.zeros(len(means)), ctx, order)
+        return over_rows(add, jnp.zeros(len(means)), ctx, random_order(key, ctx))
 
     def report(self, outcome: Outcome) -> Array:
         """Returns the effective sizes."""

@@ -12,7 +12,7 @@ Only `Server.broadcast` may change a part's state, because it precedes the clien
 import abc
 import dataclasses
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -83,8 +83,7 @@ def parts_with(parts: "Iterable[Part]", *roles: type[T]) -> list[T]:
 
 def keeps_model(part: "Part") -> bool:
     """Returns whether a part gives each client a model of its own, or leaves of one."""
-    own = isinstance(part, Memory) and type(part).client_model is not Memory.client_model
-    return own or isinstance(part, Personal)
+    return isinstance(part, (Personal, Adapt))
 
 
 def changes_for_evaluation(parts: "Iterable[Part]") -> bool:
@@ -314,6 +313,7 @@ class Shift(Part, abc.ABC):
     Attributes:
         needs_gradient: whether it needs the gradient at the unshifted parameters, which costs another pass through the
             model.
+        corrects: whether it changes the gradient that counts, by `correct`.
 
     Example:
         Sharpness-aware minimisation (Foret et al., 2021):
@@ -330,10 +330,26 @@ class Shift(Part, abc.ABC):
     """
 
     needs_gradient: ClassVar[bool] = True
+    corrects: bool = False
 
     @abc.abstractmethod
     def shift(self, params: PyTree, grads: PyTree | None, ctx: Context) -> PyTree:
         """Returns the shifted parameters; `grads` (None if not needed) are the gradients before Gradient parts."""
+
+    def rows(self, batch: Batch, use: Literal["shift", "step", "correct"]) -> Array:
+        """Returns which rows of the batch count, `Bool[B]`, among those that are real; by default all of them.
+
+        `use` is "shift" for the gradient that `shift` gets, "step" for the one that counts, and "correct" for those
+        that `correct` asks for.
+        """
+        return batch.real
+
+    def correct(self, grads: PyTree, gradient: Callable[[PyTree], PyTree], params: PyTree, ctx: Context) -> PyTree:
+        """Returns the gradient that counts, given the one at the shifted parameters; only if `corrects`.
+
+        `gradient` computes the gradient at other parameters; each call costs another pass through the model.
+        """
+        return grads
 
 
 class Gradient(Part, abc.ABC):
@@ -468,13 +484,6 @@ class Memory(Part, abc.ABC):
         """
         return memory
 
-    def client_model(self, memory: PyTree, variables: Variables) -> Variables:
-        """Returns the model that classifies the client's own test rows; by default `variables`, the global model.
-
-        A part that overrides this gives each client a model of its own, which its memory holds.
-        """
-        return variables
-
 
 class Personal(Part, abc.ABC):
     """Chooses leaves of the model that stay with the client; the leaves of several parts are united.
@@ -488,6 +497,7 @@ class Personal(Part, abc.ABC):
 
     Attributes:
         keeps_statistics: whether running batch statistics stay with the client, too.
+        exchanges: whether the server changes the leaves, by `exchange`. They then count as traffic.
 
     Example:
         >>> from fedjax_bal.parts import part
@@ -498,10 +508,19 @@ class Personal(Part, abc.ABC):
     """
 
     keeps_statistics: ClassVar[bool] = False
+    exchanges: ClassVar[bool] = False
 
     @abc.abstractmethod
     def personal(self, params: PyTree) -> PyTree:
         """Returns a Python bool for each leaf, or for whole branches, of the parameters."""
+
+    def exchange(self, models: Variables, server: ServerContext) -> Variables:
+        """At the end of a round, returns the models of its clients, leaves `[G, L, ...]`; only if `exchanges`.
+
+        Each is the new global model with the leaves that stay with the client. Those of the result are kept for clients
+        that delivered, where `server.cohort.local_steps > 0`; other leaves are ignored.
+        """
+        return models
 
     def own_model(self, variables: Variables) -> Variables:
         """Returns the client's personal model, given its variables; by default these variables."""
@@ -537,14 +556,33 @@ class Separate(Personal, abc.ABC):
         """Returns the client's personal model, given its variables."""
 
 
+class Adapt(Part, abc.ABC):
+    """Changes the model by which a client classifies its own test rows; several compose in order.
+
+    It runs in evaluation, for each client with such rows, and when a trained client's model is measured. Leaves that no
+    client ever trains keep their values. Nothing that it does reaches the server or the next training.
+    """
+
+    @abc.abstractmethod
+    def adapt(self, variables: Variables, ctx: Context) -> Variables:
+        """Maps the global model, with the leaves that stay with the client, to the client's personal model.
+
+        `ctx` has the client, its rows (`fedjax_bal.data.over_rows`) and its memory, but in evaluation no broadcasts and
+        nothing prepared.
+        """
+
+
 class Report(Part, abc.ABC):
     """Sends the server a report in addition to the update; each part's reports are summed over the cohort.
 
     Attributes:
         travels: whether the report counts as traffic; False if the server can compute it from the client's updates.
+        by_client: whether the server gets each client's report instead of their sum, leaves `[G, L, ...]`, zeros where
+            none was delivered. All of them must fit into memory.
     """
 
     travels: ClassVar[bool] = True
+    by_client: ClassVar[bool] = False
 
     @abc.abstractmethod
     def report(self, outcome: Outcome) -> PyTree:

@@ -70,9 +70,13 @@ def _exhibit(result: PyTree, key: Any, server: Any) -> tuple[PyTree, PyTree]:
 RULES: dict[tuple[type, str], Rule] = {
     (roles.Criterion, "losses"): lambda result, logits, *rest: (result, logits[:, 0]),
     (roles.Shift, "shift"): _like_first,
+    (roles.Shift, "rows"): lambda result, batch, *rest: (result, batch.real),
+    (roles.Shift, "correct"): _like_first,
     (roles.Steps, "next_steps"): _like_first,
     (roles.Steps, "observe"): _like_first,
     (roles.Personal, "own_model"): _like_first,
+    (roles.Personal, "exchange"): _like_first,
+    (roles.Adapt, "adapt"): _like_first,
     (roles.Logits, "logits"): _like_first,
     (roles.Loss, "loss"): lambda result, *rest: (result, jnp.zeros(())),
     (roles.Draw, "log_weights"): _like_counts,

@@ -91,6 +91,7 @@ class ReportTotals(Server):
     """Sums all reports to a number for each slot, so that reports without a reading server part are compared, too."""
 
     slots: tuple[str, ...] = static(())
+    by_client: frozenset[str] = static(frozenset())
 
     def init_server(self, server: ServerContext) -> PyTree:
         """Returns zeros."""
@@ -102,7 +103,10 @@ class ReportTotals(Server):
 
     def update(self, key: Key, server: ServerContext) -> PyTree:
         """Adds the round's reports; each entry has a different weight, so that moved entries change the sum."""
-        reports = server.aggregate.reports
+        # A client's position in the cohort means nothing.
+        reports = dict(server.aggregate.reports)
+        for slot in self.by_client:
+            reports[slot] = jax.tree.map(lambda leaf: leaf.sum((0, 1)), reports[slot])
         weighted = lambda leaf: (leaf.ravel() / (1.0 + jnp.arange(leaf.size))).sum()
         return {slot: old + sum(map(weighted, jax.tree.leaves(reports[slot]))) for slot, old in server.state.items()}
 
@@ -167,8 +171,9 @@ class Bench:
     def setting(self) -> Setting:
         """The simulation's setting, with the battery's parts added."""
         setting = self.simulation.setting
-        reporting = tuple(part.slot for part in setting.parts_with(Report))
-        totals = (ReportTotals(reporting),) if reporting else ()
+        reporting = setting.parts_with(Report)
+        by_client = frozenset(part.slot for part in reporting if part.by_client)
+        totals = (ReportTotals(tuple(part.slot for part in reporting), by_client),) if reporting else ()
         return dataclasses.replace(setting, parts=(Disturbance(), *setting.parts, *totals))
 
     def disturbed(self, **changes: Any) -> Setting:

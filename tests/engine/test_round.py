@@ -83,10 +83,10 @@ ALL, NONE = [[True, True]] * 3, [[False, False]] * 3
 KEEPING = {
     "scaffold, rebafl, fedacg": recipes.combine(recipes.scaffold(), recipes.rebafl(mu=0.5), recipes.fedacg(mu=0.1)),
     "feddyn, fedavgm": recipes.combine(recipes.feddyn(alpha=0.1), recipes.fedavgm()),
-    "fedper": recipes.fedper(),
+    "fedpac": recipes.fedpac(),
 }
 """Recipes with state of every kind: of clients, of server parts that add up reports or average, of Step parts and of
-the server's optimizer, and leaves that stay with clients."""
+the server's optimizer, and leaves that stay with clients, which the server exchanges."""
 
 
 @pytest.mark.parametrize("name", quick.only(KEEPING, "scaffold, rebafl, fedacg"))

@@ -134,6 +134,8 @@ OUT_OF_RANGE = """
     fedmoswa: gamma=-0.1; fedsmoo: rho=-1 weight=-1;
     fedlf: alpha=1.5 centres=-1; fedrela: start=-1 percent=-1 percent=101; fedyoyo: weight=-1 warm_up=0 gamma=1.5
     hole=-1; rucr: temperature=0.0 low=1.5 low=0.96 per_class=0;
+    per_fedavg: learning_rate=-1 hessian='exact' difference=0 steps=0; fedpac: weight=-1 head_share=1.5 head_factor=0;
+    fedas: learning_rate=-1 epochs=-1 fisher=1;
     apfl: alpha=1.5 shrinkage=-1 adapts='epoch'; fedrcl: temperature=0 weight=-1 threshold=nan threshold=1.5
     threshold=True; fedwsq: bits=3 momentum=1.5; krum: faulty=-1; multi_krum: kept=0; pfedme: attraction=0 steps=0;
     fedala: share=0 layers='body' most_passes=0; fedamp: sigma=0 own_weight=1.5 begin='mine'; fedfomo: models=0

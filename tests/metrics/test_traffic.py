@@ -54,6 +54,7 @@ def momentum(m):
 SENT = {
     "climb": lambda m: (m.all, m.all + 4),  # the loss
     "creff": lambda m: (m.all + m.head, m.all + m.C * m.head + 4 * m.C),  # gradients by class, and which there are
+    "fedas": lambda m: (m.all - m.head, m.all - m.head + 4),  # the trace of the Fisher information
     "fedbabu": body,
     "fedbn": lambda m: (m.all - m.norm - m.stats,) * 2,
     "fedcm": momentum,
@@ -65,6 +66,7 @@ SENT = {
     "fedetf": lambda m: (m.all + 4,) * 2,  # a scale beside the dense layer before the simplex
     "fedlf": prototypes,
     "fednh": lambda m: (m.all - 4 * m.C + 4,) * 2,  # no bias, but a scale; prototypes down, in their place sums up
+    "fedpac": lambda m: (prototypes(m)[0], prototypes(m)[1] + 4 + 4 * m.C * m.F),  # a variance and mean features
     "fedper": body,
     "fedproto": prototypes,
     "fedrep": body,

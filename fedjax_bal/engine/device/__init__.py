@@ -15,7 +15,7 @@ from fedjax_bal.engine.device.evaluation import (
     padded,
 )
 from fedjax_bal.engine.device.layout import Assignment, Layout
-from fedjax_bal.engine.device.leaves import PERSONAL
+from fedjax_bal.engine.device.leaves import PERSONAL, evaluated_memory
 from fedjax_bal.engine.device.local_training import mean_cross_entropy
 from fedjax_bal.engine.device.program import (
     closing_traffic_of,

@@ -46,6 +46,7 @@ class ClientRecord(NamedTuple):
         steps: steps of the last pass, `Int32[]`.
         broken: the fault of its delivery, a code of `metrics.traffic`, `Int32[]`.
         probes: each probe part's value in the last pass, by slot.
+        reports: the reports of the last pass that aren't summed, by slot.
         metrics: what `measure` found of its trained model in the last pass, by name.
     """
 
@@ -54,6 +55,7 @@ class ClientRecord(NamedTuple):
     steps: Array
     broken: Array
     probes: PyTree
+    reports: PyTree
     metrics: dict[str, Array]
 
 
@@ -203,10 +205,8 @@ def finish_client(
     memory and reports zeros. Leaves that stay with the client are returned with the values of the global model.
     `earlier` is its memory before the first of several passes; None if there is one pass.
     """
-    # Taken before delivery, which may change the parameters: the client keeps its leaves as it trained them, and the
-    # metrics are of the model that it uses.
+    # Taken before delivery, which may change the parameters: the client keeps its leaves as it trained them.
     memory = leaves.personal_memory(setting, outcome.end)
-    used = leaves.personal_model(setting, outcome.end)
     outdated = jnp.zeros((), bool)
     for part in setting.parts_with(Deliver):
         outdated |= call(setting, part, part.outdated, outcome)
@@ -233,6 +233,8 @@ def finish_client(
     fault = jnp.select([~finite, outdated, huge], [NOT_FINITE, OUTDATED, HUGE], 0).astype(jnp.int32)
     broken = jnp.where(client.delivered, fault, 0)
 
+    by_client = {part.slot for part in setting.parts_with(Report) if part.by_client}
+    trained = outcome._replace(ctx=outcome.ctx._replace(memory=memory))
     # Results are selected, not multiplied by 0 or 1, because nan times 0 is nan.
     counts = client.delivered & (broken == 0) if setting.execution.excludes else client.delivered
     record = ClientRecord(
@@ -241,12 +243,14 @@ def finish_client(
         steps=jnp.where(counts, outcome.steps, 0),
         broken=broken,
         probes=_where(counts, probes, None),
-        metrics=measure(setting, shared.local_test, outcome._replace(end=used), counts),
+        reports=_where(counts, {slot: report for slot, report in reports.items() if slot in by_client}, None),
+        metrics=measure(setting, shared.local_test, trained, counts),
     )
     returned = leaves.with_leaves(
         _where(counts, outcome.end, outcome.start), leaves.personal_leaves(setting, shared.variables)
     )
-    return returned, (_where(counts, reports, None), record)
+    summed = {slot: report for slot, report in reports.items() if slot not in by_client}
+    return returned, (_where(counts, summed, None), record)
 
 
 def first_faults(codes: Array) -> Array:

@@ -11,7 +11,7 @@ from jax import lax
 
 from fedjax_bal.data import checked_examples, normalised, over_rows
 from fedjax_bal.engine.device.layout import CLIENTS, Layout
-from fedjax_bal.engine.device.leaves import remembered_model
+from fedjax_bal.engine.device.leaves import personal_model
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.trees import put, take
 from fedjax_bal.types import (
@@ -171,18 +171,16 @@ def hits_by_client(
 
 
 def hits_of_personal_models(
-    setting: Setting, variables: Variables, memory: dict[str, PyTree], federation: Federation
+    setting: Setting, federation: Federation, model_of: Callable[..., Variables], *given: Any
 ) -> Array:
     """Counts each client's own test rows that its model classifies correctly, see `client_hits_shape`.
 
-    A client's model is made of the global model and of `memory_of_models`, `memory`, leaves `[N, ...]`.
+    A client's model is `model_of(setting, federation, client, *given)`.
     """
 
-    def add(hits: Array, clients: Array, real: Array, setting: Setting, *given: Any) -> Array:
-        variables, memory, store = given
-
+    def add(hits: Array, clients: Array, real: Array, setting: Setting, store: Federation, *given: Any) -> Array:
         def of_client(hits: Array, client: Array) -> tuple[Array, None]:
-            model = remembered_model(setting, variables, take(memory, client))
+            model = model_of(setting, store, client, *given)
             correct = _hits_of_client(setting.model, model, store, client, setting.batch_size, hits[0])
             return put(hits, client, correct), None
 
@@ -190,7 +188,7 @@ def hits_of_personal_models(
         return lax.scan(of_client, hits, jnp.where(real, clients, federation.num_clients))[0]
 
     none = jnp.zeros(client_hits_shape(federation), jnp.int32)
-    return fold_in_batches(add, none, len(none), setting.layout, setting, variables, memory, federation)
+    return fold_in_batches(add, none, len(none), setting.layout, setting, federation, *given)
 
 
 def _columns(labels: Array, hits: Array) -> Array:
@@ -299,13 +297,17 @@ def zero_metrics(setting: Setting, local_test: LocalTest | None) -> dict[str, Ar
 
 
 def measure(setting: Setting, local_test: LocalTest | None, outcome: Outcome, delivered: Array) -> dict[str, Array]:
-    """Measures the metrics of one client, by name; zeros if it didn't deliver or measurement isn't due."""
+    """Measures the metrics of one client, by name; zeros if it didn't deliver or measurement isn't due.
+
+    They are of the model that the client uses: as it trained it, before Deliver parts changed it.
+    """
     zeros = zero_metrics(setting, local_test)
     if local_test is None or not zeros:
         return zeros
 
     def values() -> dict[str, Array]:
-        trained = ClientModel(outcome, local_test.test)
+        used = personal_model(setting, outcome.end if outcome.trained is None else outcome.trained, outcome.ctx)
+        trained = ClientModel(outcome._replace(end=used), local_test.test)
         return {measured.name: measured.of_client(trained) for measured in setting.measured}
 
     # `due` has no client axis, so that under `vmap` this stays a branch, and other rounds don't pay for the test.

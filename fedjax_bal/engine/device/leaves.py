@@ -5,7 +5,6 @@ Parts choose the leaves.
 
 import functools
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +13,7 @@ import optax
 
 from fedjax_bal.engine.device.roles import call
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.parts import Freeze, Memory, Personal, Separate, keeps_model
+from fedjax_bal.parts import Adapt, Freeze, Personal, Separate
 from fedjax_bal.types import Array, Context, PyTree, Variables
 
 PERSONAL = "personal"
@@ -25,10 +24,19 @@ _MODEL = ""
 
 def personal_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
     """Selects the leaves of a model that stay with the clients, by path; none without Personal parts."""
+    return _kept_by(setting.parts_with(Personal), variables)
+
+
+def exchanged_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
+    """Selects those of the leaves that stay with the clients that the server exchanges, by path."""
+    return _kept_by([part for part in setting.parts_with(Personal) if part.exchanges], variables)
+
+
+def _kept_by(parts: Iterable[Personal], variables: Variables) -> dict[str, Array]:
     params = variables.params
     masks = [
         Variables(leaf_mask(part.slot, "personal", part.personal(params), params), part.keeps_statistics)
-        for part in setting.parts_with(Personal)
+        for part in parts
     ]
     return _chosen(variables, masks)
 
@@ -75,26 +83,20 @@ def with_leaves(variables: Variables, leaves: dict[str, Array]) -> Variables:
     return jax.tree_util.tree_map_with_path(replaced, variables) if leaves else variables
 
 
-def personal_model(setting: Setting, variables: Variables) -> Variables:
-    """Returns the model that a client uses for its own predictions, given its variables."""
+def evaluated_memory(setting: Setting, memory: Mapping[str, PyTree]) -> dict[str, PyTree]:
+    """Selects the entries of the clients' memory on which their own models depend."""
+    slots = {PERSONAL, *(part.slot for part in setting.parts_with(Adapt))}
+    return {slot: entry for slot, entry in memory.items() if slot in slots}
+
+
+def personal_model(setting: Setting, variables: Variables, ctx: Context) -> Variables:
+    """Returns the model that a client uses for its own predictions."""
     for part in setting.parts_with(Personal):
         variables = part.own_model(variables)
-    return variables
-
-
-def memory_of_models(setting: Setting, memory: Mapping[str, PyTree]) -> dict[str, PyTree]:
-    """Selects from the clients' memory what their own models are made of, by slot; empty if they have none."""
-    slots = {PERSONAL, *(part.slot for part in setting.parts_with(Memory) if keeps_model(part))}
-    return {slot: kept for slot, kept in memory.items() if slot in slots}
-
-
-def remembered_model(setting: Setting, variables: Variables, memory: Mapping[str, PyTree]) -> Variables:
-    """Returns the model that a client uses, given the global model and `memory_of_models` of this client."""
-    variables = personal_model(setting, with_leaves(variables, memory.get(PERSONAL, {})))
-    for part in setting.parts_with(Memory):
-        if part.slot in memory:
-            variables = call(setting, part, partial(part.client_model, memory[part.slot]), variables, onto=variables)
-    return variables
+    frozen = frozen_leaves(setting, variables) if setting.parts_with(Adapt) else {}
+    for part in setting.parts_with(Adapt):
+        variables = call(setting, part, part.adapt, variables, ctx, onto=variables)
+    return with_leaves(variables, frozen)
 
 
 class Group(NamedTuple):

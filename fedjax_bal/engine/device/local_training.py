@@ -1,6 +1,6 @@
 """Local training of one client: prepare, draw, train."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from fedjax_bal.data import bounded_loop, gather
 from fedjax_bal.engine.device import leaves
 from fedjax_bal.engine.device.debug import located, stop_at_nan
 from fedjax_bal.engine.device.drawing import purpose_key, shuffled, weighted
-from fedjax_bal.engine.device.roles import call
+from fedjax_bal.engine.device.roles import call, restored
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.trees import take
 from fedjax_bal.parts import (
@@ -198,7 +198,7 @@ def _learn(
     trained = leaves.trained_leaves(setting, active, ctx, params)
     ctx = ctx._replace(trained=trained)
 
-    def objective(params: PyTree) -> tuple[Array, tuple[Array, PyTree, Mapping[str, PyTree]]]:
+    def objective(params: PyTree, batch: Batch) -> tuple[Array, tuple[Array, PyTree, Mapping[str, PyTree]]]:
         outputs, after = ctx.model.apply(Variables(params, stats), batch.images, train=True, key=key, real=batch.seen)
         logits = outputs.logits
         carried = dict(carry.steps_state)
@@ -220,15 +220,23 @@ def _learn(
 
     # Shift parts move the point at which the gradient is computed; the step still starts from `params`.
     point = params
+    rows = batch
     for part in active.parts_with(Shift):
         shifted = leaves.shifted_leaves(setting, trained, params)
-        first = leaves.keep(shifted, jax.grad(objective, has_aux=True)(params)[0]) if part.needs_gradient else None
+        rows = batch._replace(real=part.rows(batch, "step"))
+        first = None
+        if part.needs_gradient:
+            seen = batch._replace(real=part.rows(batch, "shift"))
+            first = leaves.keep(shifted, jax.grad(objective, has_aux=True)(params, seen)[0])
         moved = call(setting, part, part.shift, params, first, ctx._replace(trained=shifted), onto=params)
         point = leaves.select(shifted, moved, params)
         # `objective` sees this from now on, so that Steps parts can carry on from the shift.
         ctx = ctx._replace(shift=jax.tree.map(jnp.subtract, point, params))
-    grads, (loss, stats, steps) = jax.grad(objective, has_aux=True)(point)
+    grads, (loss, stats, steps) = jax.grad(objective, has_aux=True)(point, rows)
     grads = leaves.keep(trained, grads)  # first, so that no norm includes frozen leaves
+    for part in active.parts_with(Shift):
+        if part.corrects:
+            grads = _corrected(setting, part, grads, objective, params, batch, ctx)
     if setting.optimizer.clip_at == "start":
         grads = leaves.clip_by_entry(setting, grads)
     for part in active.parts_with(Gradient):
@@ -246,3 +254,25 @@ def _learn(
         updates = call(setting, part, part.updates, updates, params, ctx, onto=updates)
     updates = leaves.keep(trained, updates)
     return LocalState(Variables(optax.apply_updates(params, updates), stats), optimizer, carry.loss_sum + loss, steps)
+
+
+def _corrected(
+    setting: Setting,
+    part: Shift,
+    grads: PyTree,
+    objective: Callable[..., tuple[Array, PyTree]],
+    params: PyTree,
+    batch: Batch,
+    ctx: Context,
+) -> PyTree:
+    """Returns the gradient that counts after `part.correct`; `objective` is the loss of parameters and a batch."""
+    shifted = leaves.shifted_leaves(setting, ctx.trained, params)
+    rows = batch._replace(real=part.rows(batch, "correct"))
+
+    def gradient(at: PyTree) -> PyTree:
+        point = leaves.select(shifted, restored(setting, part, at, params), params)
+        found = leaves.keep(shifted, jax.grad(objective, has_aux=True)(point, rows)[0])
+        return call(setting, part, lambda visible: visible, found)
+
+    correct = lambda grads, params, ctx: part.correct(grads, gradient, params, ctx)
+    return call(setting, part, correct, grads, params, ctx, onto=grads)

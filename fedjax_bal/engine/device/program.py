@@ -41,7 +41,7 @@ from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.state import DispatchPlan, Info, State
 from fedjax_bal.engine.device.trees import put, take, zeros_of
 from fedjax_bal.metrics import Traffic
-from fedjax_bal.parts import Closing, Deliver, Memory, Probe, Refine, Report, Server
+from fedjax_bal.parts import Adapt, Closing, Deliver, Memory, Personal, Probe, Refine, Report, Server
 from fedjax_bal.types import (
     Array,
     EvaluationResult,
@@ -129,9 +129,8 @@ def dispatch_stacked(
         return _run_stacked_round(setting, keys, state, row, federation, LocalTest(images, row.evaluate))
 
     def evaluate_all(state: State, number: Array) -> EvaluationResult:
-        # Of the clients' memory, evaluation reads only their own models. The rest isn't sliced, because a slice copies
-        # the memory of all clients of a run.
-        kept = state._replace(memory=leaves.memory_of_models(setting, state.memory), downloads=())
+        # The rest of the clients' memory isn't sliced, because a slice copies the memory of all clients of a run.
+        kept = state._replace(memory=leaves.evaluated_memory(setting, state.memory), downloads=())
 
         def evaluate_run(run: Array) -> EvaluationResult:
             its_setting, key, its_state = run_slice((setting, keys, kept), run)
@@ -237,10 +236,20 @@ def evaluate_model(
     shown = evaluated_model(setting, key, state, number, federation)
     tested = evaluate(setting.model, shown, test, federation.mean, federation.std, setting.layout)
     validation, client_hits = evaluate_held_out(setting.model, shown, federation, setting.layout)
-    own = leaves.memory_of_models(setting, state.memory)
-    if own and federation.tests is not None:
-        client_hits = hits_of_personal_models(setting, shown, own, federation)
+    if setting.parts_with(Personal, Adapt) and federation.tests is not None:
+        memory = leaves.evaluated_memory(setting, state.memory)
+        client_hits = hits_of_personal_models(setting, federation, _model_of_client, key, number, shown, memory)
     return tested._replace(validation=validation, client_hits=client_hits)
+
+
+def _model_of_client(
+    setting: Setting, federation: Federation, client: Array, key: Key, number: Array, variables: Variables, memory: Any
+) -> Variables:
+    """Returns a client's own model: the global one, `variables`, with what the memory `[N, ...]` has of the client."""
+    shared = RoundInputs(key, number, variables, {}, federation)
+    known = ChainClients(client, jnp.ones((), bool), take(memory, client))
+    ctx = client_context(setting, shared, variables, known)
+    return leaves.personal_model(setting, ctx.start, ctx)
 
 
 def zero_reports(
@@ -325,7 +334,8 @@ def traffic_of(setting: Setting, federation: Federation, state: State, *, losses
     result = jax.eval_shape(client_result, state, federation)
     probes = {part.slot: result.records.probes[part.slot] for part in setting.parts_with(Probe) if part.travels}
     loss = result.records.loss_sum if losses or any(part.needs_losses for part in setting.parts) else ()
-    reports = {part.slot: result.reports[part.slot] for part in setting.parts_with(Report) if part.travels}
+    reports = {**result.reports, **result.records.reports}
+    reports = {part.slot: reports[part.slot] for part in setting.parts_with(Report) if part.travels}
     upload = returned + size_in_bytes((reports, probes, loss))
     return Traffic(_model_download(setting, state.variables) + size_in_bytes(sent), upload)
 
@@ -340,7 +350,9 @@ def closing_traffic_of(setting: Setting, federation: Federation, state: State) -
 
 
 def _model_upload(setting: Setting, variables: Variables) -> int:
-    unsent = leaves.personal_leaves(setting, variables) | leaves.frozen_leaves(setting, variables)
+    personal = leaves.personal_leaves(setting, variables)
+    staying = personal.keys() - leaves.exchanged_leaves(setting, variables).keys()
+    unsent = staying | leaves.frozen_leaves(setting, variables).keys()
     named = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(variables)}
     bits = {name: 8 * leaf.dtype.itemsize for name, leaf in named.items()}
     for part in setting.parts_with(Deliver):
@@ -358,4 +370,6 @@ def _model_download(setting: Setting, variables: Variables) -> int:
     personal = leaves.personal_leaves(setting, variables)
     frozen = leaves.frozen_leaves(setting, variables)
     changed = any(not part.evaluation_only for part in setting.parts_with(Refine))
-    return size_in_bytes(variables) - size_in_bytes(personal if changed else personal | frozen)
+    unsent = personal if changed else personal | frozen
+    exchanged = leaves.exchanged_leaves(setting, variables)
+    return size_in_bytes(variables) - size_in_bytes({path: unsent[path] for path in unsent.keys() - exchanged.keys()})

@@ -18,7 +18,7 @@ from fedjax_bal.engine.device.roles import call, restored
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.state import DispatchPlan, Info, State
 from fedjax_bal.metrics import LONG
-from fedjax_bal.parts import Memory, Reduce, Refine, Server, Step, Weigh
+from fedjax_bal.parts import Memory, Personal, Reduce, Refine, Server, Step, Weigh
 from fedjax_bal.types import Aggregate, Array, Cohort, Federation, Key, Plan, PyTree, ServerContext, Variables
 
 
@@ -124,7 +124,8 @@ def close_round(
     round_key = jax.random.fold_in(key, number)
     weights = opened.chain_weights.delta
     losses = _mean(result.records.loss_sum, result.records.steps)
-    aggregate = Aggregate(result.sums.delta, result.sums.reports, weights, opened.cohort, losses, result.deltas)
+    reports = {**result.sums.reports, **result.records.reports}
+    aggregate = Aggregate(result.sums.delta, reports, weights, opened.cohort, losses, result.deltas)
     server = server_context(setting, number, state, federation)
     server = server._replace(state=opened.server_states, aggregate=aggregate, cohort=opened.cohort)
     for part in setting.parts_with(Reduce):
@@ -145,14 +146,16 @@ def close_round(
         if not part.adds_reports:
             server_states[part.slot] = if_arrived(server_states[part.slot], opened.server_states[part.slot])
     state = state._replace(variables=variables, optimizer=optimizer, server=server_states)
-    return state, _info(setting, opened.cohort, result, variables), _synchronised(setting, opened, result, variables)
+    return state, _info(setting, opened.cohort, result, variables), _synchronised(setting, result, server)
 
 
-def _synchronised(
-    setting: Setting, opened: RoundStart, result: CohortResult, variables: Variables
-) -> dict[str, PyTree]:
-    """Returns the memories of parts that have them see the new model, by slot, leaves `[G, L, ...]`."""
-    counted = opened.cohort.local_steps > 0
+def _synchronised(setting: Setting, result: CohortResult, server: ServerContext) -> dict[str, PyTree]:
+    """Returns the memories that change with the round's result, by slot, leaves `[G, L, ...]`.
+
+    They are those of parts that have them see the new model, and the leaves that the server exchanges.
+    """
+    counted = server.cohort.local_steps > 0
+    variables = server.variables
     memories = {}
     for part in setting.parts_with(Memory):
         # The other parts' memories aren't copied for this: they can be as large as the model for each client.
@@ -164,6 +167,13 @@ def _synchronised(
             return jax.tree.map(partial(jnp.where, counts), new, memory)
 
         memories[part.slot] = jax.vmap(jax.vmap(one_client))(counted, result.records.memory[part.slot])
+    for part in setting.parts_with(Personal):
+        if part.exchanges:
+            kept = memories.get(leaves.PERSONAL, result.records.memory[leaves.PERSONAL])
+            models = jax.vmap(jax.vmap(partial(leaves.with_leaves, variables)))(kept)
+            changed = leaves.personal_leaves(setting, call(setting, part, part.exchange, models, server, onto=models))
+            keep = lambda new, old: jnp.where(counted.reshape(*counted.shape, *[1] * (old.ndim - 2)), new, old)
+            memories[leaves.PERSONAL] = jax.tree.map(keep, changed, kept)
     return memories
 
 

@@ -88,15 +88,15 @@ def choose_memory_place(
 ) -> str:
     """Decides where the clients' memory is kept, "device", "host" or "disk"; "auto" is "device" if it fits, or "host".
 
-    `tested` says whether the memory holds clients' own models that are evaluated, on the devices, on the clients' test
-    rows. `saved` is the bytes of the memory rows that the last checkpoint fetches to the host.
+    `tested` says whether clients have test rows, on which models that depend on the memory are evaluated on the
+    devices. `saved` is the bytes of the memory rows that the last checkpoint fetches to the host.
     """
     if tested:
         if place in ("host", "disk"):
             raise ValueError(
-                f"execution.client_memory: received {place}, but clients have models, or leaves, of their own, and "
-                "every client's model is evaluated on its test rows on the devices: set it to device or auto, or leave "
-                "out the clients' test rows"
+                f"execution.client_memory: received {place}, but every client has a model that depends on its memory, "
+                "and is evaluated on its test rows on the devices: set it to device or auto, or leave out the clients' "
+                "test rows"
             )
         place = "device"
     memory = size_in_bytes(state.memory)

@@ -18,6 +18,7 @@ from fedjax_bal.engine.device import (
     State,
     TestSet,
     closing_traffic_of,
+    evaluated_memory,
     evaluated_model,
     exhibits,
     init_state,
@@ -43,7 +44,7 @@ from fedjax_bal.engine.host.strategy import with_layout
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.metrics import LONG, Fault, FaultCounts, RoundCounts, RoundResult, Traffic, count_round, record_round
 from fedjax_bal.options import Execution, Participation
-from fedjax_bal.parts import RoundsSoFar, Server, keeps_model
+from fedjax_bal.parts import RoundsSoFar, Server
 from fedjax_bal.selection import LOSS, Selector, always
 from fedjax_bal.types import EvaluationResult, Exhibit, Federation, Key, Plan, PyTree, Variables, size_in_bytes
 
@@ -144,7 +145,7 @@ class Simulation:
         placed = replicate(self.federation.without_names(), layout)
         self.on_device = (placed, divide(padded(self.test, layout.devices), layout))
         shapes = jax.eval_shape(self.setting.traced(init_state), self.setting, jax.random.key(0), self.on_device[0])
-        tested = self.federation.tests is not None and any(map(keeps_model, self.setting.parts))
+        tested = self.federation.tests is not None and bool(evaluated_memory(self.setting, shapes.memory))
         wanted = self.execution.client_memory
         # Decided after the data is placed, so that the free memory doesn't include the data's.
         saved = self._saved_bytes(shapes)
