@@ -21,7 +21,7 @@ FEW_PROGRAMS = 200  # compiled since memory maps were last counted
 COMPILED = collections.Counter()
 SLOW_EXAMPLES = tuple(
     f"fedjax_bal/{place}"
-    for place in ("guide/", "contrib/privacy/", "engine/host/", "lab/loaded_run", "models/", "testing/")
+    for place in ("guide/", "contrib/", "engine/host/", "lab/loaded_run", "models/", "report/compared", "testing/")
 )
 """Whose docstrings' examples take long."""
 

@@ -1,5 +1,6 @@
 """How jax starts: all cores, right sums, a platform that is there; and other settings of jax change no result."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import warnings
 import jax
 import numpy as np
 import pytest
+import quick
 import toys
 from jax.sharding import AxisType
 from rounding import FORMULA
@@ -92,26 +94,24 @@ def python(code, *options, **environment):
     return subprocess.run(command, capture_output=True, text=True, env=unset | environment, timeout=300)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "code, devices",
-    [
-        ("split_cpu()", jax_setup.cores()),
-        ("split_cpu(3)", 3),
-        ("pass", 5),
-        ("split_cpu(999)", max(64, jax_setup.cores())),
-    ],
-)
-def test_before_jax_starts_the_number_is_that_of_the_cores_or_what_is_asked_for(code, devices):
-    begin = "" if code != "pass" else 'import jax; jax.config.update("jax_num_cpu_devices", 5); '
-    imports = "from fedjax_bal.engine.host import device_count; from fedjax_bal.jax_setup import split_cpu"
-    program = f"{begin}{imports}; {code}; print(device_count('auto'))"
-    done = python(program)
-    assert done.stdout == f"{devices}\n", done.stderr
+@pytest.mark.parametrize(("asked", "devices"), [("auto", jax_setup.cores()), (3, 3), (999, max(64, jax_setup.cores()))])
+def test_the_number_of_devices_is_that_of_the_cores_or_what_is_asked_for(monkeypatch, asked, devices):
+    monkeypatch.setattr(jax_setup, "_is_set", lambda: False)
+    updates = []
+    monkeypatch.setattr(type(jax.config), "update", lambda self, *change: updates.append(change))
+    jax_setup.split_cpu(asked)
+    assert updates == [("jax_num_cpu_devices", devices)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FIRST)
+def test_a_number_that_the_user_has_set_before_jax_starts_is_kept():
+    imports = "from fedjax_bal.engine.host import device_count; import jax"
+    done = python(f"{imports}; jax.config.update('jax_num_cpu_devices', 5); print(device_count('auto'))")
+    assert done.stdout == "5\n", done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", quick.only(FIRST, "models.from_linen", "make_round", others=pytest.mark.nightly))
 def test_whatever_is_called_first_starts_jax_with_all_cores(name):
     begin = """
 import jax, numpy as np, fedjax_bal
@@ -160,7 +160,7 @@ def test_a_device_waits_a_day_for_the_others_unless_the_user_says_otherwise():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("platform", ["cuda", "cudda"])
+@pytest.mark.parametrize("platform", quick.only(["cuda", "cudda"], "cuda", others=pytest.mark.nightly))
 def test_a_platform_that_is_not_there_is_named(platform, tmp_path):
     code = """
 import numpy as np
@@ -177,16 +177,14 @@ simulate(recipes.fedavg(), models.build("mlp", 2, (2, 2, 1)), federation, (image
     assert "Traceback" not in done.stderr
 
 
-def settings():
-    """Settings of jax that a user may have for code of their own."""
-    return {
-        "64 bits": lambda: jax.enable_x64(True),
-        "a mesh": lambda: jax.set_mesh(mesh(AxisType.Auto)),
-        "a mesh with explicit axes": lambda: jax.set_mesh(mesh(AxisType.Explicit)),
-        "strict types": lambda: jax.numpy_dtype_promotion("strict"),
-        "strict ranks": lambda: jax.numpy_rank_promotion("raise"),
-        "no transfers": lambda: jax.transfer_guard("disallow"),
-    }
+@contextlib.contextmanager
+def settings(kind):
+    """Settings of jax that a user may have for code of their own, all at once, with a mesh or without one."""
+    strict = [jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.transfer_guard("disallow")]
+    with contextlib.ExitStack() as stack:
+        for setting in [jax.enable_x64(True), *strict, *([jax.set_mesh(mesh(kind))] if kind else [])]:
+            stack.enter_context(setting)
+        yield
 
 
 def mesh(kind):
@@ -201,18 +199,17 @@ def trained():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", settings())
-def test_a_users_settings_of_jax_change_no_result(name):
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=lambda kind: kind.name)
+def test_a_users_settings_of_jax_change_no_result(kind):
     wanted = trained()
-    with settings()[name]():
+    with settings(kind):
         found = trained()
     assert all(own.dtype == np.float32 for own in jax.tree.leaves(found))
     jax.tree.map(np.testing.assert_array_equal, found, wanted)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["64 bits", "strict types", "strict ranks"])
-def test_a_step_within_a_users_jit_takes_their_settings(name):
+def test_a_step_within_a_users_jit_takes_their_settings():
     pair = make_round(recipes.fedprox(0.1), toys.network(), toys.federation(), local=LOCAL)
 
     def step(pair, numbers, plan):
@@ -220,9 +217,10 @@ def test_a_step_within_a_users_jit_takes_their_settings(name):
         return pair.step(numbers, key, pair.init(key), plan)[0].variables
 
     plan = np.arange(3)[:, None], np.ones((3, 1), bool)
+    numbers = {key: np.float64(value) for key, value in pair.hyperparameters.items()}
     wanted = jax.jit(step)(pair, pair.hyperparameters, plan)
-    with settings()[name]():
-        found = jax.jit(step)(pair, {key: np.float64(value) for key, value in pair.hyperparameters.items()}, plan)
+    with settings(None), jax.transfer_guard("allow"):
+        found = jax.jit(step)(pair, numbers, plan)
     assert all(own.dtype == np.float32 for own in jax.tree.leaves(found))
     jax.tree.map(np.testing.assert_array_equal, found, wanted)
 

@@ -58,14 +58,15 @@ class EchoedInnovation(Start, Deliver, Memory, Weigh):
         FedAWE (Xiang et al., 2024), Algorithm 1. The authors' code clips the mean of $(t - \tau) \Delta_k$, see
         `ClippedInnovation`, and evaluates the mean of all clients' own models; here the server's model is evaluated.
         Running batch statistics belong to $x_k$, but their change isn't multiplied. The traffic is counted as if
-        clients received the model when they begin, not after they have delivered. With chains of several clients, each
-        client trains its own model, and only the last one's counts.
+        clients received the model when they begin, not after they have delivered. Chains of several clients are
+        refused: each would train its own model, not the one that the previous client passes on.
     """
 
     server_rate: float = 1.0
     ignores_sizes: bool = static(True)
 
     needs_same_start = True
+    forbids_chains = True
 
     @property
     def needs(self) -> tuple[Need, ...]:

@@ -103,8 +103,9 @@ class MemorisedUpdates(LatestUpdates):
     References:
         MIFA (Gu et al., 2021), Algorithm 1, and the authors' code. There all clients take part in the first round; the
         code either waits until each client has been available once, or begins with zeros, as here. FedAU's authors'
-        code doesn't divide by the rate. A round without any update leaves the model unchanged, in these it moves by the
-        mean of old updates. Batch statistics are averaged over the clients that deliver.
+        code doesn't divide by the rate. Here, as with all methods, a round in which no client delivers leaves the model
+        unchanged; in these, the model moves by the mean of old updates. Batch statistics are averaged over the clients
+        that deliver.
     """
 
     by_rate: bool = static(True)

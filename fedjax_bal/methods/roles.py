@@ -182,11 +182,14 @@ class Part:
             sends its loss.
         needs_same_start: whether the server adds updates to the current model to find the clients' own models, which is
             wrong in asynchronous rounds, where clients have received different models.
+        forbids_chains: whether each client must train alone and once a round, because the part replaces the model that
+            a client of a chain passes on.
     """
 
     needs_deltas: ClassVar[bool] = False
     needs_losses: ClassVar[bool] = False
     needs_same_start: ClassVar[bool] = False
+    forbids_chains: ClassVar[bool] = False
 
     def __init__(self, *values: Any, **named: Any) -> None:
         # The decorator `part` replaces this constructor. A docstring would be that of every part in the API reference.

@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 import small_run
@@ -16,8 +18,9 @@ from rounding import SUM
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
-from fedjax_bal.cli.distributed import ProcessPlace, _check_port, process_place, shared_facts
+from fedjax_bal.cli.distributed import ProcessPlace, _check_agreement, _check_port, process_place, shared_facts
 from fedjax_bal.config import load_config
+from fedjax_bal.engine.processes import ProcessGroup
 from fedjax_bal.lab import checkpoint
 
 METHODS = "methods=[{recipe: scaffold}, {recipe: flcir, execution: {rounds_per_dispatch: 1}}]"
@@ -43,21 +46,35 @@ def free_port():
         return server.getsockname()[1]
 
 
+def by_flags(port, index):
+    """Arguments and variables that tell a process its place."""
+    return [f"--coordinator=127.0.0.1:{port}", "--processes=2", f"--process-id={index}"], {}
+
+
+def by_mpirun(port, index):
+    """The variables that mpirun sets, from which jax derives the address of the first process."""
+    known = {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://127.0.0.1:34911", "OMPI_COMM_WORLD_SIZE": "2"}
+    known |= {"OMPI_COMM_WORLD_RANK": str(index), "OMPI_COMM_WORLD_LOCAL_RANK": "0", "JAX_COORDINATOR_PORT": str(port)}
+    return [], known
+
+
 class Pair:
     """Two processes of two devices each, in a folder; the second may have more arguments, and other variables."""
 
-    def __init__(self, out, *changes, second=(), program=("-m", "fedjax_bal"), **variables):
-        here = ["--out", out, "--devices", "2", "--distributed", "--processes", "2"]
-        here += ["--coordinator", f"127.0.0.1:{free_port()}"]
-        common = [sys.executable, *program, "run", "small.yaml", *CHANGES, *changes, "--plain", *here]
-        self.both = [
-            subprocess.Popen(
-                [*common, "--process-id", str(index), *(second if index else ())],
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                env={**os.environ, **(variables if index else {})},
-            )
-            for index in range(2)
-        ]  # fmt: skip
+    def __init__(self, out, *changes, second=(), program=("-m", "fedjax_bal"), place=by_flags, **variables):
+        common = [sys.executable, *program, "run", "small.yaml", *CHANGES, *changes, "--plain", "--distributed"]
+        common += ["--devices", "2", "--out", out]
+        port = free_port()
+        self.both = []
+        for index in range(2):
+            flags, known = place(port, index)
+            self.both.append(
+                subprocess.Popen(
+                    [*common, *flags, *(second if index else ())],
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                    env={**os.environ, **known, **(variables if index else {})},
+                )
+            )  # fmt: skip
 
     def __enter__(self):
         return self
@@ -118,7 +135,7 @@ def test_two_processes_come_to_the_same_as_one_and_lose_nothing(here):
     shutil.copytree("two", "one after two")
     assert invoke("--out", "one after two").exit_code == 0
     assert_alike(here / "one after two", here / "one")
-    with Pair("two") as pair:
+    with Pair("two", place=by_mpirun) as pair:  # a cluster that jax knows needs no flags
         codes, said = pair.ends()
     assert codes == [0, 0], said
     assert "report: two/report.html" in said[0]
@@ -162,30 +179,34 @@ OTHER_NUMBERS = {
 }
 
 
+DIFFERENT = ["--processes: 2 on process 0, 3 on process 1", "training.rounds: 2 on process 0, 3 on process 1"]
+
+
 @pytest.mark.slow
-def test_processes_whose_numbers_would_differ_do_not_start(here):
-    with Pair("two", *SHORT, **OTHER_NUMBERS) as pair:
+def test_processes_that_would_do_different_things_do_not_start(here):
+    with Pair("two", *SHORT, second=["--processes=3", "training.rounds=3"], **OTHER_NUMBERS) as pair:
         codes, said = pair.ends()
     assert codes == [2, 2], said
-    for name in OTHER_NUMBERS:
-        assert all(re.search(f"{name}: .* on process 0, .* on process 1", text, re.I) for text in said), (name, said)
+    for fact in [*(f"{name}: .* on process 0, .* on process 1" for name in OTHER_NUMBERS), *DIFFERENT]:
+        assert all(re.search(fact, text, re.I) for text in said), (fact, said)
     assert not (here / "two").exists()
 
 
-DIFFERENT = {
-    "training.rounds=3": "training.rounds: 2 on process 0, 3 on process 1",
-    "--devices=1": "the same number of devices, but there are 2 on process 0, 1 on process 1",
-    "--processes=3": "--processes: 2 on process 0, 3 on process 1",
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("argument", DIFFERENT)
-def test_processes_that_are_told_different_things_do_not_start(here, argument):
-    with Pair("two", *SHORT, second=[argument]) as pair:
+@pytest.mark.nightly
+def test_processes_with_different_numbers_of_devices_do_not_start(here):
+    with Pair("two", *SHORT, second=["--devices=1"]) as pair:
         codes, said = pair.ends()
-    assert codes == [2, 2] and all(DIFFERENT[argument] in text for text in said), said
+    different = "the same number of devices, but there are 2 on process 0, 1 on process 1"
+    assert codes == [2, 2] and all(different in text for text in said), said
     assert not (here / "two").exists()
+
+
+def test_different_numbers_of_devices_are_refused(monkeypatch):
+    devices = [SimpleNamespace(process_index=index) for index in (0, 0, 1)]
+    monkeypatch.setattr(jax, "devices", lambda: devices)
+    monkeypatch.setattr("fedjax_bal.engine.processes.processes", lambda: ProcessGroup(0, 2))
+    with pytest.raises(ValueError, match="but there are 2 on process 0, 1 on process 1"):
+        _check_agreement(ProcessPlace(), {})
 
 
 def test_all_that_numbers_depend_on_is_compared(monkeypatch):
@@ -229,22 +250,3 @@ def test_the_environment_fills_in_for_flags():
     assert process_place(True, None, None, None, {}) == ProcessPlace()  # which jax fills in, under SLURM for instance
     with pytest.raises(ValueError, match="FEDJAX_BAL_PROCESSES: received 'x'"):
         process_place(True, None, None, None, ours | {"FEDJAX_BAL_PROCESSES": "x"})
-
-
-@pytest.mark.slow
-def test_a_cluster_that_jax_knows_needs_no_flags(here):
-    port = free_port()
-    common = [sys.executable, "-m", "fedjax_bal", "run", "small.yaml", *CHANGES, *SHORT, "--plain", "--distributed"]
-    # As mpirun sets them; jax derives the address of the first process from them.
-    known = {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://127.0.0.1:34911", "OMPI_COMM_WORLD_SIZE": "2"}
-    both = [
-        subprocess.Popen(
-            [*common, "--out", "two"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, **known, "OMPI_COMM_WORLD_RANK": str(index), "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-                 "JAX_COORDINATOR_PORT": str(port)},
-        )
-        for index in range(2)
-    ]  # fmt: skip
-    said = [process.communicate(timeout=SECONDS)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    assert "report: two/report.html" in said[0] and "report" not in said[1]

@@ -127,6 +127,7 @@ def test_the_global_model_on_what_was_held_out_equals_numpy():
     assert hits.tolist() == wanted.tolist()
 
 
+@pytest.mark.slow
 def test_a_clients_own_test_rows_are_counted_two_at_a_time():
     _, advance = all_together()
     network, store = toys.network(), jax.tree.map(jnp.asarray, federation())
@@ -148,6 +149,7 @@ def test_hits_of_very_many_clients_are_of_all_classes_together(monkeypatch):
     assert together.records[-1]["client_accuracies"] == by_class.records[-1]["client_accuracies"]
 
 
+@pytest.mark.slow
 def test_the_cohorts_own_models_equal_numpy():
     one, advance = all_together()
     plan, _ = one.plan(0, 0, ())

@@ -94,6 +94,7 @@ def test_clients_are_fine_tuned_with_it():
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.slow
 def test_a_diverging_client_is_named_without_a_rate():
     sim = simulation(optax.sgd(1e30), recipes.fedprox(1.0))
     with pytest.raises(DivergenceError, match=r"round 1: the updates? of .* learning rate that is too high: lower it"):

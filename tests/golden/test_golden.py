@@ -31,7 +31,14 @@ def test_final_states_are_as_recorded(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, case in cases.CASES.items() if case.model == cases.BATCH_NORM])
+@pytest.mark.parametrize(
+    "name",
+    quick.only(
+        [name for name, case in cases.CASES.items() if case.model == cases.BATCH_NORM],
+        "reset_statistics",
+        others=pytest.mark.nightly,
+    ),
+)
 def test_final_states_with_built_in_convolutions_are_as_recorded(name, monkeypatch):
     if automatic.why_not_builtin():
         pytest.skip(automatic.why_not_builtin())

@@ -162,6 +162,7 @@ def patients(tmp_path_factory):
     return load_run(folder / "run"), {name: column[60:] for name, column in table.items()}
 
 
+@pytest.mark.slow
 def test_a_table_is_predicted_by_the_names_of_its_columns(patients):
     run, table = patients
     assert run.input_names == ("age", "smoker", "pressure", "sex=F", "sex=M") and run.class_names == (

@@ -90,13 +90,6 @@ def test_simulate_trains_the_same_and_methods_share_what_a_seed_draws():
     np.testing.assert_array_equal(trained.params["body"]["kernel"], expected.params["body"]["kernel"])
 
 
-def test_runs_that_are_stacked_come_to_the_same():
-    execution = Execution(strategy="vmap")
-    single, stacked = compared(seeds=[1]), compared(seeds=[0, 1], execution=execution)
-    ours = [line["test_loss"] for line in stacked.history if line["seed"] == 1]
-    np.testing.assert_allclose(sorted(ours), sorted(line["test_loss"] for line in single.history), rtol=1e-5)
-
-
 def test_a_folder_goes_on_and_returns_what_is_finished(tmp_path, request):
     first = compared({"prox": PAIR["prox"]}, seeds=1, rounds=1, out=tmp_path / "out")
     assert len(first.history) == 1

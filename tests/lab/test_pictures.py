@@ -13,7 +13,7 @@ from fedjax_bal import report
 
 pytestmark = pytest.mark.slow
 
-METHODS = """methods=[{recipe: rebafl}, {recipe: [{name: cbfl, warm_up: 1, fakes: 6, width: 2, latent: 2,
+METHODS = """methods=[{recipe: fedavg}, {recipe: [{name: cbfl, warm_up: 1, fakes: 6, width: 2, latent: 2,
 generator_batch: 4, iterations: 2}], name: fakes}]"""
 CHANGES = (
     METHODS, "model.name=tiny_bn", "training.rounds=2", "evaluation.every=1",
@@ -23,7 +23,7 @@ CHANGES = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A finished run of a method that shares prototypes and one that makes fakes."""
+    """A finished run of FedAvg and of a method that makes fakes."""
     place = tmp_path_factory.mktemp("pictures")
     small_run.run(place / "run", small_run.config(place, *CHANGES))
     return place / "run"

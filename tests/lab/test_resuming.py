@@ -200,6 +200,7 @@ def test_a_folder_that_is_moved_with_its_configuration_trace_and_run_goes_on(tmp
         small_run.run(there / "run", moved(there, 6))
 
 
+@pytest.mark.slow
 def test_a_method_that_is_added_to_a_finished_comparison_is_trained_alone(trained, tmp_path):
     path = shutil.copytree(trained(*small_run.ONE), tmp_path / "run")
     before = small_run.metrics(path)

@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 import small_run
-from rounding import FORMULA
 
-from fedjax_bal import LocalTraining, Participation, data, models, optimizer, recipes, simulate
+from fedjax_bal import data
 from fedjax_bal.config import resolved_yaml
 from fedjax_bal.lab.setup import set_up
 from fedjax_bal.lab.summary import summarise_partitions
-from fedjax_bal.selection import bernoulli
 
 ONE_RUN = ("methods=[{recipe: fedavg}]", "seeds=[0]", "training.rounds=2", "evaluation.every=1")
 
@@ -24,26 +22,6 @@ def federated(**constants):
     dataset = data.load("fashion_mnist_small")
     rows = data.partition.pathological(np.random.default_rng(0), dataset.train_labels, 10, 2, 40)
     return dataset, data.federate(dataset, rows, **constants)
-
-
-@pytest.mark.slow
-def test_python_and_the_command_line_come_to_the_same_accuracies(tmp_path):
-    dataset, federation = federated()
-    result = simulate(
-        recipes.fedavg(),
-        models.build("mlp", num_classes=10, input_shape=(28, 28, 1)),
-        federation,
-        (dataset.test_images, dataset.test_labels),
-        rounds=2,
-        seed=0,
-        local=LocalTraining(batch_size=20, optimizer=optimizer("sgd", 0.05)),
-        participation=Participation(clients_per_round=3, availability=bernoulli(0.5), delivery=bernoulli(0.8)),
-    )
-    (simulation,) = configured(tmp_path).simulations
-    wanted = simulation.advance(0, simulation.init(0)).records
-    for ours, theirs in zip(result.history, wanted, strict=True):
-        assert ours["test_accuracy"] == pytest.approx(theirs["test_accuracy"], abs=FORMULA)
-        assert ours["test_loss"] == pytest.approx(theirs["test_loss"], abs=FORMULA)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +39,8 @@ def test_constants_are_chosen_and_recorded(tmp_path, overrides, constants, writt
     assert written in resolved_yaml(comparison.config)
     mean, std = constants
     ours, (simulation,) = federated(mean=mean, std=std)[1], comparison.simulations
-    np.testing.assert_array_equal(simulation.federation.mean, ours.mean)
+    for name in ("images", "labels", "rows", "offsets", "mean"):
+        np.testing.assert_array_equal(getattr(simulation.federation, name), getattr(ours, name))
     np.testing.assert_array_equal(simulation.federation.std, ours.std)
 
 

@@ -58,6 +58,7 @@ def searched(tmp_path_factory):
     return wanted, tmp_path / "out", found, programs
 
 
+@pytest.mark.slow
 def test_all_trials_train_in_one_program(searched):
     _, path, [found], programs = searched
     assert len(programs) == 1
@@ -69,6 +70,7 @@ def test_all_trials_train_in_one_program(searched):
     assert found.value == max(value for *_, value in trials)
 
 
+@pytest.mark.slow
 def test_the_result_of_a_trial_is_its_mean_on_validation_rows(searched):
     _, path, _, _ = searched
     sweep = load_run(path / "trials" / "fedavg")
@@ -129,6 +131,7 @@ def test_labels_of_the_test_set_change_nothing(searched, tmp_path, monkeypatch):
     assert trials_of(tmp_path / "out") == trials_of(path)
 
 
+@pytest.mark.slow
 def test_another_search_has_another_folder(searched, tmp_path):
     _, path, _, _ = searched
     other = plan(tmp_path, "lr=0.01..1:log", metric="loss")
@@ -162,11 +165,13 @@ def test_values_that_do_not_go_together_are_left_out(tmp_path, monkeypatch):
     assert found.failed and "left out: too fast" in said
 
 
+@pytest.mark.slow
 def test_a_search_without_any_result_says_so(tmp_path):
     with pytest.raises(ValueError, match="fedavg: none of 2 trials has a result"):
         carry(plan(tmp_path, "lr=1e30..1e31"), tmp_path / "out", trials=2)
 
 
+@pytest.mark.slow
 def test_a_damaged_journal_is_named(searched, tmp_path):
     wanted, _, _, _ = searched
     folder = SearchFolder(tmp_path / "out")

@@ -1,7 +1,5 @@
 """FedAU and the two weightings that it replaces: against the loop of Algorithm 1, and what they refuse."""
 
-import itertools
-
 import numpy as np
 import pytest
 import quick
@@ -14,10 +12,8 @@ from fedjax_bal.recipes import (
     combine,
     equal_weights,
     fedau,
-    fedavg,
     fedbuff,
     fednova,
-    flcir,
     median,
     scaffold,
 )
@@ -87,26 +83,12 @@ def test_fedau_equals_its_transcription(name):
 
 
 @pytest.mark.slow
-def test_without_absence_every_weighting_is_fedavg():
-    everyone = {"rounds": 3, "participation": Participation(clients_per_round=N)}
-    for recipe in (fedau(), fedau(cutoff=1), fedau("average_all")):
-        float64.assert_same_runs(combine(fedavg(), equal_weights()), recipe, **everyone)
-    float64.assert_same_runs(fedavg(), fedau(by_size=True), **everyone)
-
-
-@pytest.mark.slow
-def test_the_average_of_all_by_size_is_that_of_flcir():
-    given = {"rounds": 3, "participation": ABSENT}
-    float64.assert_same_runs(flcir("random"), fedau("average_all", by_size=True), **given)
-
-
-@pytest.mark.slow
 def test_weights_that_ignore_sizes_combine_in_any_order():
-    orders = itertools.permutations([scaffold(), fedau(cutoff=3), equal_weights()])
+    all_three = [scaffold(), fedau(cutoff=3), equal_weights()]
+    orders = (all_three, all_three[::-1], all_three[:2])  # scaffold gives all updates the same weight itself
     first, *others = (float64.run(simulation(combine(*order))).variables.params for order in orders)
     for other in others:
         float64.assert_equal(other, first, DOUBLE)
-    float64.assert_equal(float64.run(simulation(combine(scaffold(), fedau(cutoff=3)))).variables.params, first, DOUBLE)
 
 
 @pytest.mark.parametrize(

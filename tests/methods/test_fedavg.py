@@ -24,10 +24,8 @@ TRANSFER = {"mu": 0.7, "epsilon": 0.05, "scale": 0.8}
 MOMENTUM = {"momentum": 0.5, "weight_decay": 0.01, "decay": 0.9}
 
 CASES = {
-    "fedavg": (recipes.fedavg(), {}),
     "fedavg, momentum, weight decay, decaying rate": (recipes.fedavg(), MOMENTUM),
     "fedprox": (recipes.fedprox(0.3), {"prox": 0.3, **MOMENTUM}),
-    "scaffold": (recipes.scaffold(), {"scaffold": True, "decay": 0.9}),
     "scaffold, momentum": (
         recipes.scaffold(scaffold_momentum=True),
         {"scaffold": True, "scaffold_momentum": True, "momentum": 0.5},

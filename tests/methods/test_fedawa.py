@@ -6,7 +6,7 @@ import toys
 from methods import float64
 from methods.steps import descend, moved
 
-from fedjax_bal.recipes import combine, fedavg, fedawa, median
+from fedjax_bal.recipes import combine, fedawa, median
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -71,12 +71,6 @@ def test_fedawa_equals_its_transcription(name):
     float64.assert_equal(state.variables.params, weights)
     np.testing.assert_allclose(state.server["AlignedWeights"], numbers, rtol=1e-9)
     assert np.abs(numbers - np.array(toys.SIZES) / sum(toys.SIZES)).max() > 0.1
-
-
-@pytest.mark.slow
-def test_a_single_client_counts_in_full():
-    participation = float64.CLIENTS.__class__(clients_per_round=1)
-    float64.assert_same_runs(fedawa(0.5, 2), fedavg(), participation=participation)
 
 
 def test_another_reduction_is_refused():

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import quick
+import toys
 from methods import float64
 
 from fedjax_bal.options import Participation
-from fedjax_bal.recipes import combine, equal_weights, fedau, fedavg, fedawe, fedbuff, fedper, median, scaffold
+from fedjax_bal.recipes import combine, equal_weights, fedau, fedawe, fedbuff, fedper, median, scaffold
 from fedjax_bal.selection import bernoulli
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -67,13 +68,6 @@ def test_fedawe_equals_its_transcription(name):
         np.testing.assert_allclose(own, want, rtol=0, atol=1e-9 * np.abs(want).max())
 
 
-@pytest.mark.slow
-def test_without_absence_it_is_fedavg():
-    everyone = {"participation": Participation(clients_per_round=N)}
-    float64.assert_same_runs(combine(fedavg(), equal_weights()), fedawe(), **everyone)
-    float64.assert_same_runs(fedavg(), fedawe(by_size=True), **everyone)
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -89,3 +83,10 @@ def test_without_absence_it_is_fedavg():
 def test_what_does_not_fit_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
         simulation(combine(*given))
+
+
+@pytest.mark.parametrize(("size", "passes"), [(2, 1), (1, 2)])
+def test_chains_are_refused(size, passes):
+    chains = Participation(selector=toys.chosen([[0, 4][:size]], passes=passes))
+    with pytest.raises(ValueError, match=f"fedawe: received chains of {size} clients that train {passes} time"):
+        simulation(fedawe(), participation=chains)

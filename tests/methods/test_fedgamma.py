@@ -26,11 +26,6 @@ def test_fedgamma_equals_its_transcription():
     assert any(not clients[c]["w1"].any() for c in clients)  # a client never trained
 
 
-@pytest.mark.slow
-def test_without_a_shift_it_is_scaffold():
-    float64.assert_same_runs(fedgamma(0.0), scaffold())
-
-
 def test_it_is_the_combination_of_its_parents():
     assert fedgamma(0.2).parts == combine(fedsam(0.2), scaffold()).parts
 

@@ -7,7 +7,7 @@ from methods import float64
 from methods.heads import network
 from methods.steps import ascent, descend, moved, norm, zeros
 
-from fedjax_bal.recipes import combine, creff, fedacg, fedavg_ft, fedbabu, feddyn, fedgloss
+from fedjax_bal.recipes import combine, creff, fedacg, fedavg_ft, fedbabu, fedgloss
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -42,11 +42,6 @@ def test_fedgloss_equals_its_transcription():
     )
     sent = {k: np.asarray(v) for k, v in snapshot.state.variables.params.items()}
     float64.assert_equal(sent, moved(weights, 1.0, shift))
-
-
-@pytest.mark.slow
-def test_without_shifts_it_is_feddyn():
-    float64.assert_same_runs(fedgloss(0.0, 0.0, 5.0), feddyn(0.2, adaptive=False, clip=None), 1e-9)
 
 
 @pytest.mark.parametrize(

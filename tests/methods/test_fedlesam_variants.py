@@ -4,8 +4,7 @@ import pytest
 from methods import float64
 from methods.steps import backward, controlled, plain, regularised
 
-from fedjax_bal.parts import DynamicRegularisation
-from fedjax_bal.recipes import Recipe, combine, fedlesam, fedlesam_d, fedlesam_s, fedsam, local, scaffold
+from fedjax_bal.recipes import combine, fedlesam, fedlesam_d, fedlesam_s, fedsam, local, scaffold
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -26,13 +25,6 @@ def test_fedlesam_d_equals_its_transcription():
     sim, last = float64.simulation(fedlesam_d(0.3, 0.2, None)), {}
     weights = regularised(sim, backward(0.3, last), 0.2)
     float64.assert_equal(float64.run(sim).variables.params, weights)
-
-
-@pytest.mark.slow
-def test_without_a_shift_the_variants_are_their_parents():
-    feddyn = Recipe("feddyn", (DynamicRegularisation(0.1, False, 10.0, in_loss=False),))
-    for variant, parent in ((fedlesam_s(0.0), scaffold()), (fedlesam_d(0.0), feddyn)):
-        float64.assert_same_runs(variant, parent)
 
 
 def test_fedlesam_s_is_the_combination_of_its_parents():

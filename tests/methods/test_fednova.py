@@ -73,8 +73,6 @@ def transcription(weights, chains_by_round, options, mu=0.0, server_momentum=0.0
 
 CASES = {
     "plain": (fednova(), float64.OPTIONS, {}),
-    "momentum": (fednova(), MOMENTUM, {}),
-    "proximal": (fednova(mu=0.5), float64.OPTIONS, {"mu": 0.5}),
     "all at once": (fednova(0.5, 0.3), MOMENTUM, {"mu": 0.5, "server_momentum": 0.3}),
     "other weights": (
         combine(fednova(), Recipe("double", (Double(),))),

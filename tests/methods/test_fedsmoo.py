@@ -8,8 +8,8 @@ from methods import float64, hand
 from methods.steps import moved, norm, regularised, uphill, zeros
 from rounding import FORMULA
 
-from fedjax_bal.parts import ConsistentAscent, DynamicRegularisation
-from fedjax_bal.recipes import Recipe, combine, fedrep, fedsam, fedsmoo, fedspeed, local
+from fedjax_bal.parts import ConsistentAscent
+from fedjax_bal.recipes import combine, fedrep, fedsam, fedsmoo, local
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -52,18 +52,6 @@ def test_fedsmoo_equals_its_transcription():
     kept = {k: np.stack([duals.of_client[c][k] for c in range(float64.N)]) for k in weights}
     float64.assert_equal(state.memory["ConsistentAscent"], kept, 1e-7)
     assert any(not dual["w1"].any() for dual in duals.of_client.values())  # a client never trained
-
-
-@pytest.mark.slow
-def test_without_a_shift_it_is_feddyn():
-    feddyn = Recipe("feddyn", (DynamicRegularisation(0.1, False, 10.0, in_loss=False),))
-    float64.assert_same_runs(fedsmoo(0.0), feddyn)
-
-
-@pytest.mark.slow
-def test_a_first_round_of_one_step_is_that_of_fedspeed():
-    short = float64.LocalTraining(epochs=None, steps=1, batch_size=8, optimizer=float64.LOCAL.optimizer)
-    float64.assert_same_runs(fedsmoo(0.3), fedspeed(0.3), rounds=1, local=short)
 
 
 def test_a_leaf_that_is_not_trained_neither_moves_nor_counts_nor_has_a_dual():

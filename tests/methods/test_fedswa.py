@@ -78,13 +78,6 @@ def test_fedmoswa_equals_its_transcription(given):
 
 
 @pytest.mark.slow
-def test_neutral_hyperparameters_are_the_parents():
-    float64.assert_same_runs(fedswa(1.0, 1.0), fedavg())
-    full = {"participation": Participation()}
-    float64.assert_same_runs(fedmoswa(1.0, 1.0, 1.0), scaffold(), 1e-10, **full)
-
-
-@pytest.mark.slow
 def test_momentum_and_decay_do_not_see_the_falling_rate():
     options = reference.Options(0.1, momentum=0.5, weight_decay=0.01)
     largest = int(np.argmax(toys.SIZES))

@@ -13,7 +13,7 @@ from rounding import DOUBLE, FORMULA
 
 from fedjax_bal.methods import fedyoyo as MODULE
 from fedjax_bal.parts import MixedPrior, TwoViews
-from fedjax_bal.recipes import cbfl, combine, fedavg, fedyoyo
+from fedjax_bal.recipes import cbfl, combine, fedyoyo
 from fedjax_bal.types import Aggregate, ServerContext
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -150,11 +150,6 @@ def test_fedyoyo_equals_its_transcription(repeated, monkeypatch):
     np.testing.assert_allclose(state.server["MixedPrior"].sizes, sizes, rtol=FORMULA)
     float64.assert_equal(state.variables.params, weights)
     assert min(rights) < 0.9 and max(rights) > 0.3
-
-
-@pytest.mark.slow
-def test_equal_views_without_adjustment_are_fedavg():
-    float64.assert_same_runs(fedyoyo(tau=0.0, pad=0, rotate=0.0, hole=0, policy=False), fedavg())
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from fedjax_bal.engine.device import purpose_key, training_key
 from fedjax_bal.methods.prototypes import FeatureSums
 from fedjax_bal.methods.rucr import Retrained, Unified, mixed_features
 from fedjax_bal.parts import UnifiedPrototypes
-from fedjax_bal.recipes import fedavg, rucr
+from fedjax_bal.recipes import rucr
 from fedjax_bal.types import Aggregate, ServerContext
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -174,11 +174,3 @@ def test_what_is_evaluated_and_what_is_kept():
 def test_a_run_that_is_over_before_a_classifier_is_retrained_is_refused():
     with pytest.raises(ValueError, match="rucr's retraining: begins in round 4, but rounds=3, .* or set rounds to 4"):
         float64.simulation(rucr(start=3), rounds=3)
-
-
-@pytest.mark.slow
-def test_weight_zero_trains_like_fedavg():
-    run = lambda recipe: float64.run(float64.simulation(recipe, model=network())).variables.params
-    float64.assert_equal(
-        *(flat(as_numpy(run(recipe))) for recipe in (rucr(0.0, per_class=2, epochs=1), fedavg())), 1e-12
-    )

@@ -325,7 +325,7 @@ def test_the_form_for_stacked_clients_is_the_platforms():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [0, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("number", quick.only([0, 3, 4, 5, 6, 7], 3, 5, 6, others=pytest.mark.nightly))
 def test_forms_of_other_platforms_give_the_same_numbers(number):
     image, kernel, inputs, outputs, strides, padding = SHAPES[number]
     stacked = operands(image, kernel, inputs, outputs, 2)
@@ -367,13 +367,15 @@ ODD_AND_STRIDED = ((9, 7), (3, 3), 16, 64, (2, 2), "SAME")
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize("shape", [*SHAPES, LARGER_THAN_A_TILE, ODD_AND_STRIDED])
-def test_implicit_products_are_those_of_lax(shape):
+@pytest.mark.parametrize("number", quick.only(range(10), 3, 6, 8, 9, others=pytest.mark.nightly))
+def test_implicit_products_are_those_of_lax(number):
+    shape = (*SHAPES, LARGER_THAN_A_TILE, ODD_AND_STRIDED)[number]
     stacked = operands(*shape[:4], 2)
     expected = jax.vmap(lambda x, w: value_and_gradients(lambda x, w: plain(x, w, *shape[4:]), x, w))(*stacked)
     assert_close(jax.jit(jax.vmap(differentiated("implicit", *shape[4:])))(*stacked), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interpreted")
 def test_implicit_products_batch_over_seeds_and_clients_that_share_images():
     images, kernels = operands((5, 4), (2, 2), 3, 4, 2, 3)

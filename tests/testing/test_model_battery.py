@@ -131,7 +131,7 @@ def test_a_model_of_token_ids_is_given_ids():
     assert check_model(build("text_mean", 3, (5,), vocabulary=20, embedding=3, hidden=4)).failed == ()
 
 
-LARGE = ("mobilenetv2", "resnet18", "resnet18_cifar")
+LARGE = ("creff_resnet8", "mobilenetv2", "resnet18", "resnet18_cifar", "resnet20")
 """Half of the time; of their layers the smaller ones are made, too."""
 SMALL = [name for name in MODELS if name not in LARGE]
 

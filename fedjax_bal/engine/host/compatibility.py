@@ -260,6 +260,17 @@ def check_asynchrony(recipe: Recipe, selector: Selector, participation: Particip
             )
 
 
+def check_chains(recipe: Recipe, selector: Selector) -> None:
+    """Refuses chains for parts whose clients don't continue from the model that the previous one passes on."""
+    for part in recipe.parts:
+        if part.forbids_chains and (selector.chain_length, selector.passes) != (1, 1):
+            raise ValueError(
+                f"{recipe.name}: received chains of {selector.chain_length} clients that train {selector.passes} "
+                f"time(s) a round, but {part.slot} replaces the model that a client passes on, so that only the last "
+                "training would count: take a selector without chains"
+            )
+
+
 def choose_rounds_per_dispatch(rounds_per_dispatch: str | int, selector: Selector) -> int:
     """Chooses the number of rounds in a program: 1 if the selector needs each round's outcome before the next."""
     if rounds_per_dispatch == "auto":

@@ -157,6 +157,7 @@ def build_simulation(
     model = at_precision(model, execution.precision)
     selector = compatibility.choose_selector(recipe, participation, federation)
     compatibility.check_asynchrony(recipe, selector, participation)
+    compatibility.check_chains(recipe, selector)
     cautions = [part.caution(check_context, selector.most) for part in recipe.parts]
     sizes = np.diff(federation.offsets)
     test_images = int(np.sum(test.real))
