@@ -270,8 +270,10 @@ def _page(key: str, paper: Mapping[str, Any], outcomes: Sequence[Outcome], known
     if "fidelity" in paper:
         parts.append(f"## Stand-ins\n\nHow far they are from what they stand for.\n\n{_fidelity(paper['fidelity'])}")
     if pictured := _pictured(paper, known):
-        parts.append(f"## Curves\n\nOf the experiments on which most depends: {PICTURED}.")
-        parts += [f"![{_picture_title(result)}]({_picture_name(result)})" for result in pictured]
+        parts.append(f"## Curves\n\nTest accuracy of the experiments on which most depends: {PICTURED}.")
+        for result in pictured:
+            title = f"{_short(result.experiment)}, {_length(result.experiment, result.rounds)}"
+            parts.append(f"{title}:\n\n![{_picture_title(result)}]({_picture_name(result)})")
     if any(name.startswith(f"papers/{key}/") for name in known):
         parts.append("## Results\n\nMean and standard deviation over seeds.")
     for name in sorted(known):

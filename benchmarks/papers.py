@@ -79,9 +79,8 @@ def tables_of(folder: Path) -> tuple[str, list[dict[str, Any]], list[dict[str, A
         config = load_config(run_folder / "config.yaml")
         machine = {"s": training_seconds(lines), "machine": summary["device"], "jax": summary["versions"]["jax"]}
         target = {"target": summary["target_accuracy"], "changes": changes_of(name, axes, config)}
-        draws = dict(
-            zip(config.seeds, config.partition_seeds or [config.partition.seed] * len(config.seeds), strict=True)
-        )
+        partitions = config.partition_seeds or [config.partition.seed] * len(config.seeds)
+        draws = dict(zip(config.seeds, partitions, strict=True))
         worst = worst_classes(lines)
         for run in summary["runs"]:
             draw = {DRAW: draws[run["seed"]]}
