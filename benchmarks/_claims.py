@@ -1,10 +1,13 @@
-"""Checks the claims of papers.yaml against the runs in results/papers: paired differences over seeds, and verdicts."""
+"""Checks the claims of papers.yaml against the runs in results/papers: paired differences, and verdicts.
+
+The unit of replication is a draw of the partition: where runs have several, the seeds of each are averaged first, and
+both sides are paired by draw. Runs on a single partition are paired by seed.
+"""
 
 import csv
 import itertools
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -14,12 +17,13 @@ from typing import Any, NamedTuple
 import yaml
 
 from fedjax_bal.config import builtin_configs, read_command
-from fedjax_bal.metrics.seeds import Difference, paired_difference
+from fedjax_bal.metrics.seeds import Difference, SeededDraw, paired_difference, spread_of_draws
 
 KEPT = Path(__file__).parent / "results" / "papers"
 CURVES = "_curves.csv"
 CLAIMS = Path(__file__).parent / "papers.yaml"
 VERDICTS = ("holds", "in part", "does not hold", "not decided", "could not be tested", "not run yet")
+DECIDED = VERDICTS[:3]
 FULL, SHORTENED, STAND_IN = SETTINGS = ("in full", "shortened", "stand-in")
 """What the runs of a claim repeat of the paper's experiment.
 
@@ -31,6 +35,8 @@ LEAST_POINTS, LEAST_RATIO = 3.0, 0.1
 """Minimum difference that decides without an interval: points of accuracy, or a fraction of the larger value."""
 SWING_RATIO = 0.5  # the same for a standard deviation: one must be twice the other
 SAFE_POINTS = 5.0  # a difference decided without an interval, and smaller than this, is marked
+
+DRAW = "partition.seed"  # the column with the seed of the partition
 
 Row = Mapping[str, str]
 
@@ -64,35 +70,40 @@ class Result(NamedTuple):
 
     @property
     def axes(self) -> list[str]:
-        """The keys that distinguish the points of a sweep."""
-        return [key for key in self.rows[0] if "." in key]
+        """The keys that distinguish the points of a sweep; draws of the partition are replicates, not points."""
+        return [key for key in self.rows[0] if "." in key and key != DRAW]
 
     @property
     def seeds(self) -> str:
-        """Describes the number of seeds per method and point."""
-        runs = Counter((*(row[key] for key in self.axes), row["method"]) for row in self.rows)
-        fewest, most = min(runs.values()), max(runs.values())
-        return count_seeds(most) if fewest == most else f"{fewest} to {most} seeds"
+        """Describes the number of seeds per method and point, or of partitions if there are several."""
+        draws: dict[tuple[str, ...], list[SeededDraw]] = {}
+        for row in self.rows:
+            draws.setdefault((*(row[key] for key in self.axes), row["method"]), []).append(draw_of(row))
+        several = len({draw.partition for own in draws.values() for draw in own}) > 1
+        numbers = [len({draw.partition for draw in own} if several else own) for own in draws.values()]
+        fewest, most = min(numbers), max(numbers)
+        count = count_partitions if several else count_seeds
+        return count(most) if fewest == most else f"{fewest} to {count(most)}"
 
     def rows_of(self, side: Mapping[str, Any]) -> list[Row]:
         """Returns the runs of one method, and of one point in a sweep."""
         wanted = {key: _plain(value) for key, value in side.items()}
         return [row for row in self.rows if all(_plain(row.get(key, "")) == value for key, value in wanted.items())]
 
-    def values(self, side: Mapping[str, Any], metric: str) -> dict[str, float]:
-        """Returns a metric by seed, for the runs of one method, and of one point in a sweep."""
+    def values(self, side: Mapping[str, Any], metric: str) -> dict[SeededDraw, float]:
+        """Returns a metric by partition and seed, for the runs of one method, and of one point in a sweep."""
         rows = self.rows_of(side)
-        known = {row["seed"]: METRICS[metric].of(row, self.curves.get(run_of(row), [])) for row in rows}
-        return {seed: METRICS[metric].factor * value for seed, value in known.items() if value is not None}
+        known = {draw_of(row): METRICS[metric].of(row, self.curves.get(run_of(row), [])) for row in rows}
+        return {draw: METRICS[metric].factor * value for draw, value in known.items() if value is not None}
 
 
 class Pair(NamedTuple):
     """One comparison: names and means of both sides, their difference, and whether it is as claimed.
 
     Without a result, it wasn't run, or failed as `failure` says; with a result but no difference, no run reached the
-    target. `common` is the number of seeds that both sides were run with. If a side has seeds that the other lacks,
-    `across` has the least and the largest difference between any two seeds of both sides. `margin` is what the
-    difference must exceed.
+    target. `common` has the partitions and seeds that both sides were run with, `seeds` the number of seeds, or of
+    partitions, that each side has. If a side has runs that the other lacks, `across` has the least and the largest
+    difference between any two runs of both sides. `margin` is what the difference must exceed.
     """
 
     higher: str
@@ -100,7 +111,7 @@ class Pair(NamedTuple):
     point: str
     values: tuple[float, float]
     seeds: tuple[int, int]
-    common: int
+    common: Sequence[SeededDraw]
     difference: Difference
     across: tuple[float, float] | None
     comparison: Mapping[str, Any]
@@ -115,6 +126,11 @@ class Pair(NamedTuple):
         return self.comparison.get("metric", "last5_accuracy")
 
     @property
+    def partitions(self) -> int:
+        """The number of draws of the partition that both sides were run with."""
+        return len({draw.partition for draw in self.common})
+
+    @property
     def is_close(self) -> bool:
         """Tells whether one seed decided it by few points."""
         mean, low = self.difference.mean, self.difference.low
@@ -124,7 +140,7 @@ class Pair(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A claim, its verdict, the reason if there are no runs, and the comparisons that decide it.
+    """A claim, its verdict, the reason or what would decide it if there are no runs, and its comparisons.
 
     `setting` is one of SETTINGS, and empty if there are no runs.
     """
@@ -150,7 +166,7 @@ class Outcome(NamedTuple):
         common = set.intersection(*map(set, values.values()))
         if not common:
             return ""
-        means = {name: fmean(own[seed] for seed in common) for name, own in values.items()}
+        means = {name: fmean(own[draw] for draw in common) for name, own in values.items()}
         order = sorted(means, key=means.__getitem__, reverse=True)
         listed = ", ".join(f"`{name}` {means[name]:.1f}" for name in order)
         return f"By {METRICS[metric].meaning}, {count_seeds(len(common))}, the order is {listed}."
@@ -173,6 +189,11 @@ def rounds_of(experiment: str) -> int:
     return read_command(builtin_configs()[experiment]).stated["training"]["rounds"]
 
 
+def _partition(experiment: str) -> Mapping[str, Any]:
+    """Reads the partition of an experiment's configuration."""
+    return read_command(builtin_configs()[experiment]).stated.get("partition", {})
+
+
 def results() -> dict[str, list[Result]]:
     """Reads all stored runs by experiment, those with the most rounds first."""
     found: dict[str, list[Result]] = {}
@@ -182,17 +203,25 @@ def results() -> dict[str, list[Result]]:
             whole = not file.stem.endswith("_rounds")
             experiment = experiment_of(file.stem if whole else name)
             count = rounds_of(experiment) if whole else int(rounds)
+            # Tables without the column have a single partition, the configuration's.
+            own = {DRAW: str(_partition(experiment).get("seed", 0))}
             curves: dict[tuple[str, ...], list[Row]] = {}
             drawn = file.with_name(file.stem + CURVES)
             for row in table(drawn) if drawn.exists() else ():
-                curves.setdefault(run_of(row), []).append(row)
-            found.setdefault(experiment, []).append(Result(experiment, count, table(file), curves))
+                curves.setdefault(run_of({**own, **row}), []).append(row)
+            rows: list[Row] = [{**own, **row} for row in table(file)]
+            found.setdefault(experiment, []).append(Result(experiment, count, rows, curves))
     return {name: sorted(own, key=lambda result: -result.rounds) for name, own in found.items()}
 
 
 def run_of(row: Row) -> tuple[str, ...]:
     """Returns the columns that identify a run in both tables of an experiment."""
-    return row.get("point", ""), row.get("partition.seed", ""), row["method"], row["seed"]
+    return row.get("point", ""), row.get(DRAW, ""), row["method"], row["seed"]
+
+
+def draw_of(row: Row) -> SeededDraw:
+    """Returns a run's partition and seed."""
+    return SeededDraw(int(row[DRAW]) if row.get(DRAW) else None, row["seed"])
 
 
 def table(file: Path) -> list[Row]:
@@ -213,8 +242,8 @@ def outcome(paper: Mapping[str, Any], claim: Mapping[str, Any], known: Mapping[s
     verdict = _verdict(decided) if decided else VERDICTS[4 if reason else 5]
     if decided and "open" in claim:
         verdict = VERDICTS[3]
-    missing = len(compared) - len(decided)
-    return Outcome(claim, verdict, "" if decided else reason, pairs, missing, failures, _setting(paper, pairs))
+    reason = "" if decided else reason or claim.get("decides", "")
+    return Outcome(claim, verdict, reason, pairs, len(compared) - len(decided), failures, _setting(paper, pairs))
 
 
 def _setting(paper: Mapping[str, Any], pairs: list[Pair]) -> str:
@@ -222,7 +251,7 @@ def _setting(paper: Mapping[str, Any], pairs: list[Pair]) -> str:
     ran = [(pair.result, pair.common) for pair in pairs if pair.result]
     if any(_is_stand_in(paper, result) for result, _ in ran):
         return STAND_IN
-    if any(result.rounds < rounds_of(result.experiment) or seeds < 2 for result, seeds in ran):
+    if any(result.rounds < rounds_of(result.experiment) or len(common) < 2 for result, common in ran):
         return SHORTENED
     return FULL if ran else ""
 
@@ -282,16 +311,16 @@ def _pair(
     for result in usable:
         found = [None if _is_number(side) else _values(result, side, point, metric) for side in (higher, lower)]
         of_runs = [own for own in found if own is not None]
-        common = [seed for seed in of_runs[0] if all(seed in own for own in of_runs)]
+        common = [draw for draw in of_runs[0] if all(draw in own for own in of_runs)]
         # Among runs of several lengths, one with an interval takes precedence, then the longest.
         if common:
             ours, theirs = (
-                {seed: float(side) if own is None else own[seed] for seed in common}
+                {draw: float(side) if own is None else own[draw] for draw in common}
                 for own, side in zip(found, (higher, lower), strict=True)
             )
             if metric in TO_TARGET:
                 ours, theirs = _comparable(ours, theirs)
-            ours = {seed: comparison.get("times", 1) * value for seed, value in ours.items()}
+            ours = {draw: comparison.get("times", 1) * value for draw, value in ours.items()}
             difference = paired_difference(ours, theirs)
             across = None
             # Before the target, values stand for different things, so that other seeds can't be compared.
@@ -299,15 +328,17 @@ def _pair(
                 ours, theirs = (own or fixed for own, fixed in zip(found, (ours, theirs), strict=True))
                 differences = [a - b for a, b in itertools.product(ours.values(), theirs.values())]
                 across = min(differences), max(differences)
-            means = (fmean(ours.values()), fmean(theirs.values())) if ours else (0.0, 0.0)
+            spreads = spread_of_draws(ours), spread_of_draws(theirs)
             if best is None or (best[2].low is None and difference.low is not None):
-                best = (len(ours), len(theirs)), len(common), difference, across, means, result
+                best = spreads, common, difference, across, result
     names = name_of(higher), name_of(lower), name_of(point)
     if best is None:
         failure = _failure(higher, point, usable) or _failure(lower, point, usable)
         none = Difference(None, None, None, 0)
-        return Pair(*names, (0.0, 0.0), (0, 0), 0, none, None, comparison, None, None, margin, failure)
-    seeds, common, difference, across, means, result = best
+        return Pair(*names, (0.0, 0.0), (0, 0), (), none, None, comparison, None, None, margin, failure)
+    spreads, common, difference, across, result = best
+    means = spreads[0].mean or 0.0, spreads[1].mean or 0.0
+    seeds = spreads[0].seeds, spreads[1].seeds
     low, high, mean = difference.low, difference.high, difference.mean
     decided = None
     if mean is not None:
@@ -328,7 +359,7 @@ def _decide(comparison: Mapping[str, Any], margin: float, low: float, high: floa
     return True if least < low and high < most else False if high < least or most < low else None
 
 
-def _values(result: Result, side: Any, point: Mapping[str, Any], metric: str) -> dict[str, float]:
+def _values(result: Result, side: Any, point: Mapping[str, Any], metric: str) -> dict[SeededDraw, float]:
     return result.values(_side(side, point), metric)
 
 
@@ -343,17 +374,20 @@ def _side(side: Any, point: Mapping[str, Any]) -> dict[str, Any]:
     return {**({"method": side} if isinstance(side, str) else side), **point}
 
 
-def _comparable(ours: Mapping[str, float], theirs: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
-    """Keeps the seeds that show which side reached the target first.
+_ByDraw = Mapping[SeededDraw, float]
+
+
+def _comparable(ours: _ByDraw, theirs: _ByDraw) -> tuple[dict[SeededDraw, float], dict[SeededDraw, float]]:
+    """Keeps the runs that show which side reached the target first.
 
     Values are negative for a run that didn't reach the target, and then give the whole cost of that run.
     """
     kept = {
-        seed: (ours[seed], theirs[seed])
-        for seed in ours
-        if max(ours[seed], theirs[seed]) > 0 and (min(ours[seed], theirs[seed]) > 0 or ours[seed] + theirs[seed] < 0)
+        draw: (ours[draw], theirs[draw])
+        for draw in ours
+        if max(ours[draw], theirs[draw]) > 0 and (min(ours[draw], theirs[draw]) > 0 or ours[draw] + theirs[draw] < 0)
     }
-    return {seed: abs(pair[0]) for seed, pair in kept.items()}, {seed: abs(pair[1]) for seed, pair in kept.items()}
+    return {draw: abs(pair[0]) for draw, pair in kept.items()}, {draw: abs(pair[1]) for draw, pair in kept.items()}
 
 
 def _is_number(side: Any) -> bool:
@@ -372,10 +406,15 @@ def count_seeds(number: int) -> str:
     return "one seed" if number == 1 else f"{number} seeds"
 
 
+def count_partitions(number: int) -> str:
+    """Formats a number of draws of the partition."""
+    return "one partition" if number == 1 else f"{number} partitions"
+
+
 def short(key: str) -> str:
     """Removes the section from a swept key; what is chosen by name is called by its section."""
     section, _, last = key.rpartition(".")
-    return section if last == "name" else "partition seed" if key == "partition.seed" else last
+    return section if last == "name" else last
 
 
 def _several(value: Any) -> list[Any]:
@@ -445,7 +484,9 @@ METRICS = {
     "last5_accuracy": Metric("mean accuracy of the last five evaluations", "%", 100, _column("last5_accuracy")),
     "best_accuracy": Metric("best accuracy", "%", 100, _column("best_accuracy")),
     "final_accuracy": Metric("final accuracy", "%", 100, _column("final_accuracy")),
-    "worst_class_accuracy": Metric("accuracy in the worst class", "%", 100, _column("worst_class_accuracy")),
+    "worst_class": Metric(
+        "accuracy in the worst class, mean of the last five evaluations", "%", 100, _column("last5_worst_class")
+    ),
     "early_accuracy": Metric(
         "mean accuracy over the first half of the rounds", "%", 100,
         _of_curve("test_accuracy", lambda values: fmean(values[: len(values) // 2])),
@@ -472,6 +513,9 @@ METRICS = {
     ),
     "chain_kl": Metric(
         "KL divergence from even classes of the data behind an averaged model", "nats", 1, _column("chain_kl"), 3
+    ),
+    "cohort_kl": Metric(
+        "KL divergence from even classes of the data of a round's clients together", "nats", 1, _column("cohort_kl"), 3
     ),
     "rounds_to_target": Metric("rounds to the target", "rounds", 1, _until_target("rounds_to_target", "rounds"), 0),
     "rounds_to_best": Metric("round of the best accuracy", "rounds", 1, _round_of_best, 0),

@@ -9,7 +9,7 @@ from typing import Any
 
 from _claims import METRICS, TO_TARGET, Result, name_of, results, rounds_of
 
-from fedjax_bal.metrics import spread
+from fedjax_bal.metrics import spread_of_draws
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SHOWN = ("last5_accuracy", "chain_kl", "truth_correlation")
@@ -72,7 +72,7 @@ def _points(result: Result, metric: str) -> Iterator[str]:
 
 def _words(result: Result, side: Mapping[str, Any], metric: str) -> str:
     """Formats the mean and standard deviation of a method, or the round in which its runs failed."""
-    own, places = spread(list(result.values(side, metric).values())), METRICS[metric].places
+    own, places = spread_of_draws(result.values(side, metric)), METRICS[metric].places
     if own.mean is None:
         failures = [row["failure"].partition(":")[0] for row in result.rows_of(side) if row.get("failure")]
         return f"{side['method']} {f'failed in {failures[0]}' if failures else 'without a value'}"

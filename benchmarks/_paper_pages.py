@@ -4,28 +4,36 @@ import math
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from _claims import (
+    DECIDED,
+    FULL,
     LEAST_SHARE,
     METRICS,
     SAFE_POINTS,
     SETTINGS,
+    SHORTENED,
+    STAND_IN,
     TO_TARGET,
     VERDICTS,
     Metric,
     Outcome,
     Pair,
     Result,
+    count_partitions,
     count_seeds,
+    draw_of,
+    name_of,
     outcome,
     papers,
     results,
     rounds_of,
+    run_of,
     short,
     unrun,
 )
@@ -34,13 +42,28 @@ from matplotlib.figure import Figure
 
 from fedjax_bal.config import builtin_configs, read_command
 from fedjax_bal.lab import load_sweep
-from fedjax_bal.metrics import Spread, curve, spread
-from fedjax_bal.report.plots import COLOURS, GREY, WIDTH, curves, panels_of, percent, style, to_svg, with_series
+from fedjax_bal.metrics import SeededDraw, Spread, curve, spread_of_draws
+from fedjax_bal.report.plots import (
+    COLOURS,
+    GREY,
+    WIDTH,
+    Panel,
+    Series,
+    curves,
+    panels_of,
+    percent,
+    style,
+    to_svg,
+    with_series,
+)
 
 OVERVIEW = Path(__file__).parents[1] / "fedjax_bal" / "guide" / "papers.md"
 PAGES = Path(__file__).parent / "papers_pages"
-DECIDED = VERDICTS[:4]
-PICTURED = "the mean over seeds, and a band of one standard deviation"
+WITH_RUNS = VERDICTS[:4]
+STATES = {FULL: "full protocol", SHORTENED: "shortened, or one seed", STAND_IN: "stand-in"}
+BEFORE = {**dict(zip(STATES.values(), (0, 33, 28), strict=True)), "open": 35, "could not be tested": 18}
+"""The claims by state at commit 3c4984b5, counted from its papers.yaml and results by this module's rules."""
+PICTURED = "the mean over seeds, and a band of one standard deviation where there are several"
 COLUMNS = {
     "last5_accuracy": "last five, %",
     "final_accuracy": "final, %",
@@ -51,6 +74,8 @@ COLUMNS = {
     "rounds_to_target": "rounds to target",
     "traffic_to_target": "MB to target",
     "chain_kl": "KL, nats",
+    "cohort_kl": "KL of the cohort, nats",
+    "worst_class": "worst class, %",
     "rank_correlation": "rank correlation",
     "truth_correlation": "correlation",
 }
@@ -60,9 +85,9 @@ def write() -> list[Path]:
     """Writes all pages; returns their files."""
     made = pages()
     made[PAGES / "scatter.svg"] = _scatter(cells(results()))
-    for key, paper in papers().items():
-        if result := _pictured(paper, results()):
-            made[PAGES / f"{key}.svg"] = _picture(result)
+    for paper in papers().values():
+        for result in _pictured(paper, results()):
+            made[PAGES / _picture_name(result)] = _picture(result)
     for file, text in made.items():
         file.write_text(text, encoding="utf-8")
     return list(made)
@@ -71,14 +96,19 @@ def write() -> list[Path]:
 def pages() -> dict[Path, str]:
     """Returns the text of each page by file."""
     known = results()
-    decided = {key: [outcome(paper, claim, known) for claim in paper["claims"]] for key, paper in papers().items()}
+    decided = _decided(known)
     text = OVERVIEW.read_text(encoding="utf-8")
-    made = {"headlines": _headlines(decided), "counts": _counts(decided), "differences": _differences(decided)}
+    made = {"headlines": _headlines(decided), "states": state_table(), "counts": _counts(decided)}
+    made["differences"] = _differences(decided)
     for name, own in made.items():
         text = with_part(text, "papers.py", name, own)
     return {OVERVIEW: text} | {
         PAGES / f"{key}.md": _page(key, papers()[key], own, known) for key, own in decided.items()
     }
+
+
+def _decided(known: Mapping[str, list[Result]]) -> dict[str, list[Outcome]]:
+    return {key: [outcome(paper, claim, known) for claim in paper["claims"]] for key, paper in papers().items()}
 
 
 def _headlines(decided: Mapping[str, Sequence[Outcome]]) -> str:
@@ -89,7 +119,8 @@ def _headlines(decided: Mapping[str, Sequence[Outcome]]) -> str:
             if "headline" in own.claim:
                 title = f"[{papers()[key]['title']}](../../benchmarks/{PAGES.name}/{key}.md), {own.claim['where']}"
                 rows.append((title, own.claim["headline"], own.claim["theirs"], *_evidence(own)))
-    table = _table(("paper", "promise", "the paper's", "ours", "rounds", "seeds", "data", "verdict"), rows)
+    head = ("paper", "promise", "the paper's", "ours", "rounds", "runs", "partitions", "data", "verdict")
+    table = _table(head, rows)
     whole = [cell for cell in cells(results()) if cell.whole]
     apart = fmean(abs(cell.paper - cell.ours) for cell in whole)
     picture = f"![Accuracies in the papers and here](../../benchmarks/{PAGES.name}/scatter.svg)"
@@ -118,11 +149,11 @@ def cells(known: Mapping[str, list[Result]]) -> list[Cell]:
         for group in dict.fromkeys((*(row[key] for key in result.axes), row["method"]) for row in result.rows):
             side = dict(zip((*result.axes, "method"), group, strict=True))
             point = next(row.get("point", "") for row in result.rows_of(side))
-            values = list(result.values(side, metric).values())
-            if values and (point, side["method"]) in published:
+            mean = spread_of_draws(result.values(side, metric)).mean
+            if mean is not None and (point, side["method"]) in published:
                 title = papers()[experiment.split("/")[1]]["title"]
                 whole = result.rounds >= rounds_of(experiment)
-                found.append(Cell(title, whole, 100 * published[point, side["method"]], fmean(values)))
+                found.append(Cell(title, whole, 100 * published[point, side["method"]], mean))
     return found
 
 
@@ -146,17 +177,37 @@ def _scatter(found: Sequence[Cell]) -> str:
     return _rounded(to_svg(figure, "Accuracies in the papers and here"))
 
 
-def _evidence(own: Outcome) -> tuple[str, str, str, str, str]:
-    """Returns our difference, of several the one that is least as claimed, and its rounds, seeds, data and verdict."""
+def _evidence(own: Outcome) -> tuple[str, ...]:
+    """Returns our difference, its rounds, runs, partitions and data, and the verdict.
+
+    Of several differences it is the one that is least as claimed.
+    """
     if not own.pairs:
-        return own.reason, "", "", "", own.verdict
+        return own.reason, *[""] * 4, own.verdict
     pair = min(own.pairs, key=lambda pair: ((False, None, True).index(pair.as_claimed), pair.difference.mean or 0))
     few = len(own.pairs) - 1
     more = f"; {few} more comparisons" if few > 1 else "; another comparison" if few else ""
     result = pair.result
     assert result is not None  # pairs without a result were left out
     rounds = f"{result.rounds:,} of {rounds_of(result.experiment):,}"
-    return _pair(pair) + more, rounds, str(pair.common), own.setting, f"**{own.verdict}**"
+    return _pair(pair) + more, rounds, str(len(pair.common)), str(pair.partitions), own.setting, f"**{own.verdict}**"
+
+
+def states(outcomes: Iterable[Outcome]) -> dict[str, int]:
+    """Counts claims by state: what the runs that decide it repeat of the paper's, open, or could not be tested."""
+    counts = dict.fromkeys(BEFORE, 0)
+    for own in outcomes:
+        state = STATES[own.setting] if own.verdict in DECIDED else "open"
+        counts[own.verdict if own.verdict in counts else state] += 1
+    return counts
+
+
+def state_table() -> str:
+    """Returns the claims by state before and now, as a table in Markdown."""
+    now = states(own for outcomes in _decided(results()).values() for own in outcomes)
+    rows = [(state, BEFORE[state], number) for state, number in now.items()]
+    rows.append(("all", sum(BEFORE.values()), sum(now.values())))
+    return _table(("state", "before", "now"), rows)
 
 
 def _counts(decided: Mapping[str, Sequence[Outcome]]) -> str:
@@ -171,7 +222,7 @@ def _counts(decided: Mapping[str, Sequence[Outcome]]) -> str:
 
 def _count(outcomes: Sequence[Outcome], verdict: str) -> str:
     counts = Counter(own.setting for own in outcomes if own.verdict == verdict)
-    return " / ".join(str(counts[own]) for own in SETTINGS) if verdict in DECIDED else str(counts.total())
+    return " / ".join(str(counts[own]) for own in SETTINGS) if verdict in WITH_RUNS else str(counts.total())
 
 
 def _summary(outcomes: Sequence[Outcome]) -> str:
@@ -216,30 +267,58 @@ def _page(key: str, paper: Mapping[str, Any], outcomes: Sequence[Outcome], known
         "## Claims\n\nEach line opens: the paper's numbers, ours, and, if it does not hold, why.",
         *map(_claim, outcomes),
     ]
+    if "fidelity" in paper:
+        parts.append(f"## Stand-ins\n\nHow far they are from what they stand for.\n\n{_fidelity(paper['fidelity'])}")
+    if pictured := _pictured(paper, known):
+        parts.append(f"## Curves\n\nTest accuracy of the experiments on which most depends: {PICTURED}.")
+        for result in pictured:
+            title = f"{_short(result.experiment)}, {_length(result.experiment, result.rounds)}"
+            parts.append(f"{title}:\n\n![{_picture_title(result)}]({_picture_name(result)})")
     if any(name.startswith(f"papers/{key}/") for name in known):
         parts.append("## Results\n\nMean and standard deviation over seeds.")
-    if result := _pictured(paper, known):
-        title = f"Test accuracy by round, {_short(result.experiment)}"
-        parts.append(f"![{title}]({key}.svg)\n\n{title}: {PICTURED}.")
     for name in sorted(known):
         if name.startswith(f"papers/{key}/"):
             parts += [_results(result, paper.get("notes", {}).get(name, "")) for result in known[name]]
     return "\n\n".join([*parts, *_not_run(key, paper, known)]) + "\n"
 
 
-def _pictured(paper: Mapping[str, Any], known: Mapping[str, list[Result]]) -> Result | None:
-    """Selects the longest runs of the experiment whose curves the page shows."""
-    return next((result for result in known.get(paper["picture"], ()) if result.curves), None)
+def _fidelity(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Lists each stand-in beside what it stands for."""
+    head = {"data": "data and model", "classes": "classes", "rows": "rows", "nats": "nats from even"}
+    head["steps"] = "local steps a round"
+    return _table(tuple(head.values()), [tuple(row[key] for key in head) for row in rows])
+
+
+def _pictured(paper: Mapping[str, Any], known: Mapping[str, list[Result]]) -> list[Result]:
+    """Selects the longest runs of each experiment whose curves the page shows."""
+    longest = (next((own for own in known.get(name, ()) if own.curves), None) for name in paper["pictures"])
+    return [result for result in longest if result]
+
+
+def _picture_name(result: Result) -> str:
+    return f"{_short(result.experiment).replace('/', '_')}.svg"
+
+
+def _picture_title(result: Result) -> str:
+    return f"Test accuracy by round, {_short(result.experiment)}"
 
 
 def _picture(result: Result) -> str:
-    """Returns the report's figure of the curves."""
-    numbers = lambda point: {"round": int(point["round"]), "test_accuracy": float(point["test_accuracy"])}
-    lines = [{**point, **numbers(point)} for points in result.curves.values() for point in points]
-    names = list(dict.fromkeys(line["method"] for line in lines))
-    series = {name: percent(curve(lines, name, "test_accuracy")) for name in names}
-    figure = curves(with_series(panels_of(names), series), "round", "test accuracy, %", late=True)
-    return _rounded(to_svg(figure, f"Test accuracy by round, {_short(result.experiment)}"))
+    """Draws the curves as a report does: a panel for each point of a sweep, or several if methods outnumber colours."""
+    shown: list[tuple[Panel, Mapping[str, Series]]] = []
+    names = list(dict.fromkeys(row["method"] for row in result.rows))
+    for values in dict.fromkeys(tuple(row[key] for key in result.axes) for row in result.rows):
+        point = dict(zip(result.axes, values, strict=True))
+        lines = [
+            {"method": row["method"], "seed": draw_of(row)}
+            | {"round": int(at["round"]), "test_accuracy": float(at["test_accuracy"])}
+            for row in result.rows_of(point)
+            for at in result.curves.get(run_of(row), [])
+        ]
+        series = {name: percent(curve(lines, name, "test_accuracy")) for name in {line["method"] for line in lines}}
+        shown += with_series(panels_of(names, name_of(point)), series)
+    figure = curves(shown, "round", "test accuracy, %", late=True)
+    return _rounded(to_svg(figure, _picture_title(result)))
 
 
 def _rounded(text: str) -> str:
@@ -276,11 +355,19 @@ def _run(own: Outcome) -> str:
     for pair in own.pairs:
         if pair.result:
             experiment, rounds = pair.result.experiment, pair.result.rounds
-            seeds = count_seeds(pair.difference.pairs) if pair.difference.pairs else pair.result.seeds
+            runs = _runs(pair)
             few = rounds < LEAST_SHARE * rounds_of(experiment)
             suffice = f" ({pair.comparison['rounds']} rounds suffice: {pair.comparison['because']})" if few else ""
-            lines.append(f"`{_short(experiment)}`, {_length(experiment, rounds)}, {seeds}{suffice}")
+            lines.append(f"`{_short(experiment)}`, {_length(experiment, rounds)}, {runs}{suffice}")
     return "; ".join(dict.fromkeys(lines))
+
+
+def _runs(pair: Pair) -> str:
+    """Counts the seeds and partitions that both sides of a comparison were run with."""
+    runs, partitions = len(pair.common), pair.partitions
+    if partitions < 2:
+        return f"{count_seeds(runs)} of one partition"
+    return count_partitions(partitions) + (f" with {runs} runs" if runs > partitions else "")
 
 
 def _compared(own: Outcome) -> Iterator[str]:
@@ -303,7 +390,8 @@ def _pair(pair: Pair) -> str:
     times = f"{pair.comparison['times']:g} times " if "times" in pair.comparison else ""
     for side, value, seeds in zip((pair.higher, pair.lower), pair.values, pair.seeds, strict=True):
         figure = "" if _is_number(side) else f" {_figure(value, metric)}"
-        more = f" ({count_seeds(seeds)})" if seeds > pair.difference.pairs else ""
+        count = count_partitions if pair.partitions > 1 else count_seeds
+        more = f" ({count(seeds)})" if seeds > pair.difference.pairs else ""
         sides.append(f"{_name(side)}{figure}{unit if sides else ''}{more}")
     return f"{point}{times}{sides[0]} against {sides[1]}: {_difference(pair, metric)}{_limit(pair)}"
 
@@ -319,7 +407,8 @@ def _difference(pair: Pair, metric: Metric) -> str:
     mean, low, high = pair.difference.mean, pair.difference.low, pair.difference.high
     if pair.across:
         least, most = (_figure(value, metric, "+") for value in pair.across)
-        common = "the common seed" if pair.difference.pairs == 1 else f"{pair.difference.pairs} common seeds"
+        kind = "partitions" if pair.partitions > 1 else "seeds"
+        common = "the common seed" if pair.difference.pairs == 1 else f"{pair.difference.pairs} common {kind}"
         return f"{_figure(mean or 0, metric, '+')} with {common}, {least} to {most} between any two"
     if mean is None or low is None or high is None:
         close = f", less than {SAFE_POINTS:g} points" if pair.is_close else ""
@@ -337,20 +426,20 @@ def _results(result: Result, note: str = "") -> str:
     for group in groups:
         side = dict(zip((*axes, "method"), group, strict=True))
         point = next(row.get("point", "") for row in rows if all(row[key] == value for key, value in side.items()))
-        values = {key: list(result.values(side, key).values()) for key in COLUMNS}
+        values = {key: result.values(side, key) for key in COLUMNS}
         paper = published.get((point, side["method"]))
-        # The line above the table says how many seeds there are, unless methods differ in it.
+        # The line above the table says how many runs there are, unless methods differ in it.
         seeds = "" if counted else str(sum(side.items() <= row.items() for row in rows))
         names = (*group[:-1], f"`{side['method']}`", seeds)
         lines.append((*names, values, "" if paper is None else f"{100 * paper:.2f}"))
     # A column is left out if no run has a value, and a target if no run reaches it.
     least = lambda key: 0.0 if key in TO_TARGET else -math.inf
-    shown = [key for key in COLUMNS if any(value > least(key) for line in lines for value in line[-2][key])]
+    shown = [key for key in COLUMNS if any(value > least(key) for line in lines for value in line[-2][key].values())]
     cells = [(*line[:-2], *(_spread(line[-2][key], key) for key in shown), line[-1]) for line in lines]
     table = _table(
-        (*map(short, axes), "method", "seeds", *(COLUMNS[key] for key in shown), "paper, %"),
+        (*map(short, axes), "method", "runs", *(COLUMNS[key] for key in shown), "paper, %"),
         cells,
-        ("seeds", "paper, %"),
+        ("runs", "paper, %"),
     )
     title = f"### {_short(result.experiment)}, {_length(result.experiment, result.rounds)}"
     return "\n\n".join((title, f"{_about(result)} {note}".rstrip(), table))
@@ -405,10 +494,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Any]], may_lack: Sequenc
     return "\n".join([line(head), "|---" * len(kept) + "|", *map(line, rows)])
 
 
-def _spread(values: list[float], key: str) -> str:
+def _spread(values: Mapping[SeededDraw, float], key: str) -> str:
     """Formats mean and standard deviation; for a target, of the runs that reached it, and their number."""
-    reached = [value for value in values if value > 0] if key in TO_TARGET else values
-    own: Spread = spread(reached)
+    reached = {draw: value for draw, value in values.items() if key not in TO_TARGET or value > 0}
+    own: Spread = spread_of_draws(reached)
     if own.mean is None:
         return "not reached" if values else ""
     of = f" ({len(reached)} of {len(values)})" if len(reached) < len(values) else ""

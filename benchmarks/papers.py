@@ -5,7 +5,8 @@
 Each folder adds results/papers/NAME.csv with one row per run, and NAME_curves.csv with at most 50 evaluations of each
 run. NAME is the configuration's name, with the suffix `_N_rounds` if the runs have fewer rounds than the configuration.
 Then the pages of the papers, the guide's overview of them, and Expect, Time and Machine in the headers of the
-configurations are written from these tables and from papers.yaml. Without a folder, only this last step is done.
+configurations are written from these tables and from papers.yaml, and the claims by state are printed. Without a
+folder, only this last step is done.
 Folders of one experiment that have different methods are given together, because its tables are replaced.
 """
 
@@ -19,16 +20,17 @@ from typing import Any
 import _paper_headers
 import _paper_pages
 import numpy as np
-from _claims import CURVES, KEPT, experiment_of, rounds_of
+from _claims import CURVES, DRAW, KEPT, experiment_of, rounds_of
 
 from fedjax_bal.config import Config, builtin_configs, config_leaves, load_config
 from fedjax_bal.config.identity import paper_setting
 from fedjax_bal.lab import load_sweep
+from fedjax_bal.metrics import MOST_AVERAGED
 from fedjax_bal.plugins import load_plugins
 
 COLUMNS = (
     *("method", "seed", "rounds", "final_accuracy", "best_accuracy", "last5_accuracy", "balanced_accuracy"),
-    *("worst_class_accuracy", "few_shot_accuracy", "chain_kl", "rounds_to_target", "traffic_bytes"),
+    *("worst_class_accuracy", "few_shot_accuracy", "chain_kl", "cohort_kl", "rounds_to_target", "traffic_bytes"),
     *("traffic_to_target_bytes", "failure"),
 )
 MOST_POINTS = 50
@@ -47,6 +49,7 @@ def main() -> None:
         print(text)
     for file in (*_paper_pages.write(), *_paper_headers.write()):
         print(file)
+    print(_paper_pages.state_table())
 
 
 def collect(folders: Iterable[Path], about: dict[str, str]) -> list[str]:
@@ -73,11 +76,17 @@ def tables_of(folder: Path) -> tuple[str, list[dict[str, Any]], list[dict[str, A
     for axes, run_folder in points:
         summary = json.loads((run_folder / "summary.json").read_text())
         lines = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+        config = load_config(run_folder / "config.yaml")
         machine = {"s": training_seconds(lines), "machine": summary["device"], "jax": summary["versions"]["jax"]}
-        target = {"target": summary["target_accuracy"], "changes": changes_of(name, axes, run_folder)}
+        target = {"target": summary["target_accuracy"], "changes": changes_of(name, axes, config)}
+        partitions = config.partition_seeds or [config.partition.seed] * len(config.seeds)
+        draws = dict(zip(config.seeds, partitions, strict=True))
+        worst = worst_classes(lines)
         for run in summary["runs"]:
-            rows.append(axes | {key: run.get(key) for key in COLUMNS} | target | machine)
-        curves += [axes | point for point in curves_of(lines)]
+            draw = {DRAW: draws[run["seed"]]}
+            late = {"last5_worst_class": worst.get((run["method"], run["seed"]))}
+            rows.append(axes | draw | {key: run.get(key) for key in COLUMNS} | late | target | machine)
+        curves += [axes | {DRAW: draws[point["seed"]]} | point for point in curves_of(lines)]
     rounds = max(row["rounds"] for row in rows)
     stem = name if rounds >= rounds_of(experiment_of(name)) else f"{name}_{rounds}_rounds"
     return stem, rows, curves
@@ -96,14 +105,23 @@ def points_of(folder: Path) -> tuple[str, list[tuple[dict[str, Any], Path]]]:
     return name, [(values, folder / "points" / point) for point, values in points.items()]
 
 
-def changes_of(name: str, axes: dict[str, Any], folder: Path) -> str:
-    """Describes a run's changes of its experiment, except rounds and seeds, which the tables show anyway."""
-    file, ran = builtin_configs()[experiment_of(name)], load_config(folder / "config.yaml")
+def worst_classes(lines: Iterable[dict[str, Any]]) -> dict[tuple[str, int], float]:
+    """Computes the mean of the last five evaluations' accuracies in the worst class, by method and seed."""
+    runs: dict[tuple[str, int], list[float]] = {}
+    for line in lines:
+        if line.get("worst_class_accuracy") is not None:
+            runs.setdefault((line["method"], line["seed"]), []).append(line["worst_class_accuracy"])
+    return {run: float(np.mean(values[-MOST_AVERAGED:])) for run, values in runs.items()}
+
+
+def changes_of(name: str, axes: dict[str, Any], ran: Config) -> str:
+    """Describes a run's changes of its experiment, except rounds and draws, which the tables show anyway."""
+    file = builtin_configs()[experiment_of(name)]
     whole = load_sweep(file).configs[axes["point"]] if axes else load_config(file)
     kept = {method.name for method in ran.methods}
     asked = Config.model_copy(whole, update={"methods": tuple(own for own in whole.methods if own.name in kept)})
     # The machine determines the form of a convolution, and where a file is.
-    shown = {"training.rounds", "seeds", "model.convolution", "dataset.path"}
+    shown = {"training.rounds", "seeds", DRAW, "model.convolution", "dataset.path"}
     changed = paper_setting(asked, ran).keys() - shown
     values = config_leaves(ran)
     return " ".join(f"{key}={values[key]}" for key in sorted(changed) if key in values)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_bal.metrics.classification import client_accuracies, divergences
+from fedjax_bal.metrics.classification import client_accuracies, divergences, mean_known
 from fedjax_bal.metrics.table import METRICS, OWN_HITS
 from fedjax_bal.validate import finite_number, is_number, one_of, whole_number
 
@@ -50,9 +50,22 @@ class RoundResult:
     @cached_property
     def chain_divergences(self) -> np.ndarray:
         """Divergence from uniform classes, in nats, of the pooled rows of each chain that delivers."""
+        return divergences(self._chain_counts)
+
+    @property
+    def cohort_divergence(self) -> float:
+        """Divergence from uniform classes, in nats, of the pooled rows of all clients that deliver; nan if none does.
+
+        With a client of several chains its rows count once for each.
+        """
+        return mean_known(divergences(self._chain_counts.sum(0, keepdims=True)))
+
+    @cached_property
+    def _chain_counts(self) -> np.ndarray:
+        """Rows by class of each chain's clients that deliver, `Float64[G, C]`."""
         last = self.federation.num_clients - 1
         counts = np.asarray(self.federation.class_counts)[np.minimum(self.plan.clients, last)]
-        return divergences((counts * self.plan.delivered[..., None]).sum(1, dtype=np.float64))
+        return (counts * self.plan.delivered[..., None]).sum(1, dtype=np.float64)
 
     @cached_property
     def client_accuracies(self) -> np.ndarray | None:

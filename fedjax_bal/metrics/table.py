@@ -276,9 +276,14 @@ def _mean_of_last(count: int, run: "RunHistory") -> float | None:
     return float(np.mean([line["test_accuracy"] for line in run.lines[-count:]])) if run.last else None
 
 
-def _mean_divergence(run: "RunHistory") -> float | None:
-    divergences = run.numbers("chain_kl")
-    return math.fsum(divergences) / len(divergences) if divergences else None
+def _mean_over_rounds(name: str) -> Callable[["RunHistory"], float | None]:
+    """Returns a function that computes the mean of a metric over the evaluated rounds that have it."""
+
+    def mean(run: "RunHistory") -> float | None:
+        numbers = run.numbers(name)
+        return math.fsum(numbers) / len(numbers) if numbers else None
+
+    return mean
 
 
 def _traffic(run: "RunHistory | None") -> int | None:
@@ -419,7 +424,7 @@ _METRICS = (
         "chain_kl",
         "Mean over chains of the divergence of a chain's classes from even ones, in nats.",
         lambda it: mean_known(it.chain_divergences),
-        _mean_divergence,
+        _mean_over_rounds("chain_kl"),
         Column(COMPARISON, "KL"),
         NATS,
         swept=False,
@@ -429,6 +434,14 @@ _METRICS = (
         "These divergences in rising order, at most a hundred of them.",
         lambda it: order_statistics(it.chain_divergences),
         unit=NATS,
+    ),
+    Metric(
+        "cohort_kl",
+        "Divergence of the classes of a round's delivering clients, taken together, from even ones, in nats.",
+        lambda it: it.cohort_divergence,
+        _mean_over_rounds("cohort_kl"),
+        unit=NATS,
+        swept=False,
     ),
     _reported("update_diversity", "Mean squared distance of the clients' updates from their mean."),
     _reported(

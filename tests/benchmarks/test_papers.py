@@ -88,6 +88,40 @@ def test_seeds_of_one_side_count_against_a_difference_of_the_common_seed():
     assert decide(result({"a": [0.777], "b": [0.717, 0.739, 0.755]})).verdict == "holds"
 
 
+def drawn(values):
+    """Runs of methods by partition and seed."""
+    rows = [
+        {_claims.DRAW: str(partition), "method": name, "seed": str(seed), "last5_accuracy": str(value)}
+        for name, own in values.items()
+        for (partition, seed), value in own.items()
+    ]
+    return _claims.Result(RUN, 200, rows, {})
+
+
+def test_the_seeds_of_a_partition_count_once_and_partitions_are_the_replicates():
+    places = [(partition, seed) for partition in (5, 6, 7) for seed in (0, 1)]
+    leads = dict(zip(places, (0, 2, 2, 4, 4, 6), strict=True))  # 1, 3 and 5 points on the three partitions
+    level = {5: 0.3, 6: 0.6, 7: 0.9}  # far apart, so that only pairs of a partition say anything
+    both = {"a": {at: level[at[0]] + leads[at] / 100 for at in places}, "b": {at: level[at[0]] for at in places}}
+    (pair,) = decide(drawn(both)).pairs
+    half = 4.302652729911275 * 2 / math.sqrt(3)  # t(0.975, 2) and the deviation of 1, 3 and 5 points
+    assert pair.difference.mean == pytest.approx(3)
+    assert (pair.difference.low, pair.difference.high) == (pytest.approx(3 - half), pytest.approx(3 + half))
+    assert (pair.difference.pairs, pair.partitions, pair.seeds) == (3, 3, (3, 3))
+    assert _paper_pages._runs(pair) == "3 partitions with 6 runs"
+    one_draw = {name: {at: value for at, value in own.items() if at[0] == 5} for name, own in both.items()}
+    (pair,) = decide(drawn(one_draw)).pairs
+    assert (pair.difference.pairs, pair.partitions) == (2, 1)
+    assert _paper_pages._runs(pair) == "2 seeds of one partition"
+
+
+def test_the_same_seed_on_another_partition_is_another_run():
+    claim = decide(drawn({"a": {(5, 0): 0.9}, "b": {(6, 0): 0.1}}))
+    assert claim.verdict == "not run yet" and not claim.pairs
+    (pair,) = decide(drawn({"a": {(5, 0): 0.9, (6, 0): 0.8}, "b": {(6, 0): 0.1, (7, 0): 0.2}})).pairs
+    assert pair.difference.mean == pytest.approx(70) and pair.across == (pytest.approx(60), pytest.approx(80))
+
+
 @pytest.mark.parametrize(
     ("values", "rounds", "setting"),
     [
@@ -141,6 +175,29 @@ def test_a_formula_holds_without_runs_and_a_doubtful_stand_in_stays_open():
     claim = {"run": RUN, "compare": [{"higher": "a", "lower": "b"}], "open": "too far from the paper's data"}
     runs = {RUN: [result({"a": [0.9, 0.91], "b": [0.5, 0.51]})]}
     assert _claims.outcome({}, claim, runs).verdict == "not decided"
+
+
+def test_a_claim_without_runs_says_what_decides_it_and_one_with_runs_does_not():
+    claim = {"run": RUN, "compare": [{"higher": "a", "lower": "b"}], "decides": "three seeds"}
+    without = _claims.outcome({}, claim, {})
+    assert (without.verdict, without.reason) == ("not run yet", "three seeds")
+    assert _claims.outcome({}, claim, {RUN: [result({"a": [0.9], "b": [0.1]})]}).reason == ""
+    gpu = _claims.outcome({"unrun": {"*": "needs a GPU"}}, claim, {})
+    assert (gpu.verdict, gpu.reason) == ("could not be tested", "needs a GPU")
+
+
+def test_each_claim_is_in_one_state():
+    pair = {"run": RUN, "compare": [{"higher": "a", "lower": "b"}]}
+    leads = {"long": ([0.9, 0.91], 200), "short": ([0.9, 0.91], 100), "none": ([0.51, 0.48], 200)}
+    found = {
+        name: _claims.outcome({}, pair, {RUN: [result({"a": values, "b": [0.5, 0.5]}, rounds=rounds)]})
+        for name, (values, rounds) in leads.items()
+    }
+    stand_in = _claims.outcome({"stand_ins": ["*"]}, pair, {RUN: [result({"a": [0.1], "b": [0.5]})]})
+    unrun = [_claims.outcome({}, pair, {}), _claims.outcome({"unrun": {"*": "no data"}}, pair, {})]
+    assert list(_paper_pages.states([*found.values(), stand_in, *unrun]).items()) == [
+        ("full protocol", 1), ("shortened, or one seed", 1), ("stand-in", 1), ("open", 2), ("could not be tested", 1),
+    ]  # fmt: skip
 
 
 def test_a_claim_about_several_holds_in_part():
@@ -234,6 +291,16 @@ def test_the_stored_pages_are_what_the_tables_give():
         assert file.read_text(encoding="utf-8") == text, file
 
 
+def test_the_pages_show_the_stored_pictures_and_no_others():
+    known = _claims.results()
+    shown = {
+        _paper_pages._picture_name(result)
+        for paper in _claims.papers().values()
+        for result in _paper_pages._pictured(paper, known)
+    }
+    assert {file.name for file in _paper_pages.PAGES.glob("*.svg")} == shown | {"scatter.svg"}
+
+
 def test_claims_and_experiments_name_each_other():
     known = {name for name in builtin_configs() if name.startswith("papers/")}
     claims = [claim for paper in _claims.papers().values() for claim in paper["claims"]]
@@ -285,6 +352,7 @@ def run_folder(folder, config, seconds=7, accuracy=0.5):
     lines = []
     for at in range(1, rounds + 1):
         metrics = {"test_accuracy": at / 200, "update_diversity": 2.0, "wall_s": seconds * at / rounds}
+        metrics["worst_class_accuracy"] = at / 400
         lines.append(json.dumps({"method": names[0], "seed": 0, "round": at} | metrics))
     (folder / "metrics.jsonl").write_text("\n".join(lines))
 
@@ -310,8 +378,20 @@ def test_a_run_folder_becomes_two_tables(kept):
     rows = rows_of(kept / "rebafl_table1_fmnist_m20_120_rounds.csv")
     assert [row["method"] for row in rows] == ["fedavg", "rebafl"]
     assert rows[0]["changes"] == "training.batch_size=25" and "rounds_to_target" not in rows[0]
+    assert float(rows[0]["last5_worst_class"]) == pytest.approx((116 + 117 + 118 + 119 + 120) / 5 / 400)
     curve = rows_of(kept / "rebafl_table1_fmnist_m20_120_rounds_curves.csv")
     assert len(curve) == 40 and curve[-1]["round"] == "120" and curve[-1]["update_diversity"] == "2.0"
+
+
+def test_another_draw_of_the_partition_is_no_change_and_is_kept(kept):
+    run_folder(kept / "run", load_config(RUN, ["seeds=[0]", "partition_seeds=[5]", "methods=[fedavg, rebafl]"]))
+    papers.collect([kept / "run"], {})
+    (rows,) = (result.rows for result in _claims.results()[RUN])
+    assert [row[_claims.DRAW] for row in rows] == ["5", "5"] and not any(row.get("changes") for row in rows)
+    file = kept / "rebafl_table1_fmnist_m20.csv"
+    before = "\n".join(line.partition(",")[2] for line in file.read_text().splitlines())  # as older tables are
+    file.write_text(before)
+    assert {row[_claims.DRAW] for row in _claims.results()[RUN][0].rows} == {"2022"}
 
 
 def test_pauses_do_not_count_as_training_time_and_stacked_runs_add_up():

@@ -140,6 +140,24 @@ def test_six_rounds_equal_the_transcription():
     np.testing.assert_allclose(snapshot.selector.compositions, mixed, rtol=1e-8)
 
 
+@pytest.mark.slow
+def test_the_chosen_clients_divergence_is_that_of_their_labels_counted_together():
+    sim, data = bandit(), federation()
+    snapshot, records, picked = sim.init(SEED), [], []
+    while snapshot.round < ROUNDS:
+        done = sim.advance(SEED, snapshot)
+        snapshot, records, picked = done.snapshot, records + done.records, picked + done.chosen.tolist()
+    there = [sim.participation.availability.mask(SEED, "availability", n, np.ones(N, bool)) for n in range(ROUNDS)]
+    back = [sim.participation.delivery.mask(SEED, "delivery", n, np.ones(N, bool)) for n in range(ROUNDS)]
+    for number, record in enumerate(records):
+        asked = [picked.pop(0) for _ in range(min(COHORT, there[number].sum()))]
+        spans = [data.rows[data.offsets[k] : data.offsets[k + 1]] for k in asked if back[number][k]]
+        shares = np.bincount(data.labels[np.concatenate(spans)]) / sum(map(len, spans))
+        expected = sum(share * np.log(share * toys.CLASSES) for share in shares if share)
+        assert record["cohort_kl"] == pytest.approx(expected, rel=1e-12)
+    assert not picked and len({record["cohort_kl"] for record in records}) == ROUNDS
+
+
 @pytest.mark.parametrize("scope", ["network", "output"])
 def test_the_probe_sees_the_gradients_of_each_class(scope):
     model = toys.network()

@@ -68,6 +68,7 @@ def test_a_round_without_anything_more_has_these_metrics():
         "test_loss": None,
         "chain_kl": pytest.approx((np.log(1.5) + np.log(3)) / 2),
         "chain_kls": [round(np.log(1.5), 4), round(np.log(3), 4)],
+        "cohort_kl": pytest.approx(np.log(3) + (2 * np.log(2 / 8) + 6 * np.log(6 / 8)) / 8),
     }
 
 
