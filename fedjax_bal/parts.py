@@ -42,6 +42,8 @@ from fedjax_bal.methods.feddyn import DynamicRegularisation
 from fedjax_bal.methods.fedetf import SimplexClassifier
 from fedjax_bal.methods.fedexp import Extrapolation
 from fedjax_bal.methods.fedfomo import FirstOrderCombination
+from fedjax_bal.methods.fedgen import FeatureGenerator
+from fedjax_bal.methods.fedgf import InterpolatedAscent
 from fedjax_bal.methods.fedgloss import ServerAscent
 from fedjax_bal.methods.fedgrab import GradientBalancer
 from fedjax_bal.methods.fedic import CalibratedDistillation
@@ -52,6 +54,7 @@ from fedjax_bal.methods.fedlf import ClassCentres
 from fedjax_bal.methods.fedlmd import LabelMaskingDistillation
 from fedjax_bal.methods.fedloge import RealignedHeads
 from fedjax_bal.methods.fedlws import LayerShrinking
+from fedjax_bal.methods.fedmr import ClassDecorrelation, PrototypeMargin
 from fedjax_bal.methods.fedmuon import LocalMuon, SharedMuon
 from fedjax_bal.methods.fedncm import NearestMean
 from fedjax_bal.methods.fednh import PrototypeClassifier
@@ -145,6 +148,7 @@ __all__ = [
     "CheckContext",
     "ClassBalancedLoss",
     "ClassCentres",
+    "ClassDecorrelation",
     "ClientMomentum",
     "ClippedInnovation",
     "Closing",
@@ -168,6 +172,7 @@ __all__ = [
     "Extrapolation",
     "Fakes",
     "Faults",
+    "FeatureGenerator",
     "FeatureMatching",
     "FeatureTransfer",
     "FirstOrderCombination",
@@ -180,6 +185,7 @@ __all__ = [
     "Gradient",
     "GradientBalancer",
     "HeadThenBody",
+    "InterpolatedAscent",
     "IntervalWeights",
     "Krum",
     "LabelMargins",
@@ -228,6 +234,7 @@ __all__ = [
     "Probe",
     "PrototypeClassifier",
     "PrototypeDistance",
+    "PrototypeMargin",
     "Proximal",
     "QuantisedUpdates",
     "RatioLoss",

@@ -45,6 +45,8 @@ from fedjax_bal.methods.fedetf import fedetf
 from fedjax_bal.methods.fedexp import fedexp
 from fedjax_bal.methods.fedfomo import fedfomo
 from fedjax_bal.methods.fedgamma import fedgamma
+from fedjax_bal.methods.fedgen import fedgen
+from fedjax_bal.methods.fedgf import fedgf
 from fedjax_bal.methods.fedgloss import fedgloss
 from fedjax_bal.methods.fedgrab import fedgrab
 from fedjax_bal.methods.fedic import fedic
@@ -55,6 +57,7 @@ from fedjax_bal.methods.fedlf import fedlf
 from fedjax_bal.methods.fedlmd import fedlmd
 from fedjax_bal.methods.fedloge import fedloge
 from fedjax_bal.methods.fedlws import fedlws
+from fedjax_bal.methods.fedmr import fedmr
 from fedjax_bal.methods.fedmuon import fedmuon, local_muon
 from fedjax_bal.methods.fedncm import fedncm
 from fedjax_bal.methods.fednh import fednh
@@ -100,11 +103,12 @@ __all__ = [
     "citation", "cite", "class_balanced", "climb", "combine", "creff", "crop_flip", "cutout", "ditto", "dp",
     "equal_weights", "family_of", "faults", "feature_normalisation", "feature_skew", "fed3r", "fedacg", "fedadagrad",
     "fedadam", "fedala", "fedamp", "fedas", "fedau", "fedavg", "fedavg_ft", "fedavgm", "fedawa", "fedawe", "fedbabu",
-    "fedbn", "fedbuff", "fedcm", "feddecorr", "feddisco", "feddyn", "fedetf", "fedexp", "fedfomo", "fedgamma",
-    "fedgloss", "fedgrab", "fedic", "fedlaw", "fedlc", "fedlesam", "fedlesam_d", "fedlesam_s", "fedlf", "fedlmd",
-    "fedloge", "fedlws", "fedmoswa", "fedmuon", "fedncm", "fednh", "fednova", "fedntd", "fedpac", "fedper", "fedproto",
-    "fedprox", "fedrcl", "fedrela", "fedrep", "fedrod", "fedrs", "fedsam", "fedsmoo", "fedspeed", "fedswa", "fedvarp",
-    "fedvls", "fedwsq", "fedyogi", "fedyoyo", "flcir", "focal", "iwds", "krum", "lade", "ldam", "lg_fedavg", "local",
-    "local_muon", "logit_adjustment", "median", "mifa", "mofedsam", "moon", "multi_krum", "norm_clipping", "per_fedavg",
-    "pfedme", "ratio_loss", "rebafl", "rucr", "scaffold", "short_citation", "trimmed_mean", "with_variant",
+    "fedbn", "fedbuff", "fedcm", "feddecorr", "feddisco", "feddyn", "fedetf", "fedexp", "fedfomo", "fedgamma", "fedgen",
+    "fedgf", "fedgloss", "fedgrab", "fedic", "fedlaw", "fedlc", "fedlesam", "fedlesam_d", "fedlesam_s", "fedlf",
+    "fedlmd", "fedloge", "fedlws", "fedmoswa", "fedmr", "fedmuon", "fedncm", "fednh", "fednova", "fedntd", "fedpac",
+    "fedper", "fedproto", "fedprox", "fedrcl", "fedrela", "fedrep", "fedrod", "fedrs", "fedsam", "fedsmoo", "fedspeed",
+    "fedswa", "fedvarp", "fedvls", "fedwsq", "fedyogi", "fedyoyo", "flcir", "focal", "iwds", "krum", "lade", "ldam",
+    "lg_fedavg", "local", "local_muon", "logit_adjustment", "median", "mifa", "mofedsam", "moon", "multi_krum",
+    "norm_clipping", "per_fedavg", "pfedme", "ratio_loss", "rebafl", "rucr", "scaffold", "short_citation",
+    "trimmed_mean", "with_variant",
 ]  # fmt: skip

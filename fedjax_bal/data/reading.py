@@ -1,4 +1,4 @@
-"""Finds and reads data files, and turns every failure into a `DataError`; nothing is unpickled."""
+"""Finds and reads data files, and turns every failure into a `DataError`; nothing in them is executed."""
 
 import contextlib
 import json

@@ -61,7 +61,7 @@ FAMILIES = {
     "term",
     "drift": "Methods against client drift",
     "flatness": "Methods that look for flat minima: gradients at shifted parameters, or averages of models",
-    "generators": "CBFL: images of a generator that learned from the global model, in addition to each client's own",
+    "generators": "Methods that train a generator, of images or of features in addition to each client's own",
     "heads": "Methods that treat the classifier separately from the rest of the network",
     "long_tail": "Losses of central long-tailed learning, on the clients, weights that follow training, calibrated "
     "teachers, new labels, and views of an image that teach each other",

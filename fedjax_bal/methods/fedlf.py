@@ -8,7 +8,14 @@ from fedjax_bal.methods.combine import CountOrZero, NonNegative, Recipe, Share, 
 from fedjax_bal.methods.feddecorr import Decorrelation
 from fedjax_bal.methods.fedrs import RestrictedSoftmax
 from fedjax_bal.methods.moon import cosine_similarity
-from fedjax_bal.methods.prototypes import FeatureSums, Prototypes, SharedPrototypes, num_features, prototypes_of
+from fedjax_bal.methods.prototypes import (
+    FeatureSums,
+    Prototypes,
+    SharedPrototypes,
+    keep_absent,
+    num_features,
+    prototypes_of,
+)
 from fedjax_bal.methods.roles import Loss, Steps, part, static
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, Outputs, PyTree, ServerContext
 
@@ -71,9 +78,7 @@ class ClassCentres(SharedPrototypes, Steps, Loss):
 
     def update(self, key: Key, server: ServerContext) -> Prototypes:
         """Computes the weighted means; keeps the old centre of a class that no client delivered."""
-        new = super().update(key, server)
-        old: Prototypes = server.state
-        return Prototypes(jnp.where(new.present[:, None], new.means, old.means), new.present | old.present)
+        return keep_absent(super().update(key, server), server.state)
 
 
 def _with_batch(carry: FeatureSums, outputs: Outputs, batch: Batch, ctx: Context) -> FeatureSums:

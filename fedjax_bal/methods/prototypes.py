@@ -64,6 +64,11 @@ def prototypes_of(sums: FeatureSums) -> Prototypes:
     return Prototypes(sums.sums / jnp.where(present, sums.counts, 1.0)[:, None], present)
 
 
+def keep_absent(new: Prototypes, old: Prototypes) -> Prototypes:
+    """Returns the new prototypes, with the old one of a class that has no new one."""
+    return Prototypes(jnp.where(new.present[:, None], new.means, old.means), new.present | old.present)
+
+
 class SharedPrototypes(Report, Server, abc.ABC):
     """The base of parts whose server broadcasts prototypes, computed from the last delivered reports.
 

@@ -11,7 +11,7 @@ from fedjax_bal.models import convolution
 from fedjax_bal.models.adapters import check_is_model, from_linen
 from fedjax_bal.models.convolution import automatic
 from fedjax_bal.models.derivatives import any_derivative, differentiable
-from fedjax_bal.models.generator import Generator, build_generator
+from fedjax_bal.models.generator import Generator, build_feature_generator, build_generator
 from fedjax_bal.models.heads import FORMS, simplex, unit, with_cosine_head, with_normalised_features, with_projection
 from fedjax_bal.models.normalization import Normalisation, normalisation_of, normalises
 from fedjax_bal.models.pytorch import weights_from_torch, weights_to_torch
@@ -42,6 +42,7 @@ __all__ = [
     "any_derivative",
     "automatic",
     "build",
+    "build_feature_generator",
     "build_generator",
     "check_finite",
     "check_is_model",

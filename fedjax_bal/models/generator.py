@@ -1,4 +1,4 @@
-"""Networks that make images: convolutions that double an image's sides, pure functions, and CBFL's generator.
+"""Networks that make images or features: doubling convolutions, pure functions, and CBFL's and FedGen's generators.
 
 Doubling turns each pixel into four places, and each place is the result of its own 2x2 kernel on the small images. So a
 doubling convolution is one 2x2 convolution of the small images with four times the channels, which takes fewer products
@@ -134,16 +134,16 @@ def _by_places(
 
 
 class Generator(NamedTuple):
-    """A network from noise and classes to images, as pure functions.
+    """A network from noise and classes to images or features, as pure functions.
 
     Attributes:
         init: `init(key) -> Variables`.
-        apply: `apply(variables, latents, labels, *, train) -> (images, Variables)` for standard normal noise
-            `Float[B, Z]` and labels `Int[B]`, to normalised images `Float[B, H, W, K]`; in training with the statistics
-            of this batch, which update the running ones.
+        apply: `apply(variables, latents, labels, *, train) -> (images, Variables)` for noise `Float[B, Z]` and labels
+            `Int[B]`, to normalised images `Float[B, H, W, K]` or features `Float[B, F]`; in training with the
+            statistics of this batch, which update the running ones.
         num_classes: C.
         latent: Z, the length of the noise.
-        image_shape: `(H, W, K)`.
+        image_shape: `(H, W, K)`, or `(F,)`.
     """
 
     init: Callable[[Key], Variables]
@@ -166,7 +166,7 @@ def build_generator(
         convolution: as in `fedjax_bal.models.build`: "fast", or "plain", which has second derivatives.
 
     Returns:
-        The generator as pure functions.
+        The generator as pure functions, for standard normal noise.
 
     Raises:
         ValueError: impossible sizes, an unknown convolution, and, from `apply`, noise of another length.
@@ -183,6 +183,44 @@ def build_generator(
     whole_number("width", width, 2)
     shape = doubled_twice(image_shape, "the generator")
     network = _AcganNetwork(num_classes, shape, width, convolutions.of_name(convolution))
+    return _from_noise(network, num_classes, latent, shape)
+
+
+def build_feature_generator(num_classes: int, features: int, width: int = 256, latent: int = 32) -> Generator:
+    """Builds FedGen's generator of features: 19,744 parameters for 10 classes and 32 features.
+
+    A dense layer on noise and the one-hot class, batch normalisation, ReLU, and a dense layer to the features.
+
+    Args:
+        num_classes: C.
+        features: F, the width of the classifier's input.
+        width: outputs of the first layer.
+        latent: Z, the length of the noise.
+
+    Returns:
+        The generator as pure functions, for noise that is uniform in [0, 1).
+
+    Raises:
+        ValueError: a size below 1, and, from `apply`, noise of another length.
+
+    Example:
+        >>> generator = build_feature_generator(10, 6, width=4, latent=3)
+        >>> variables = generator.init(jax.random.key(0))
+        >>> features, variables = generator.apply(variables, jnp.ones((2, 3)), jnp.array([0, 9]), train=False)
+        >>> features.shape
+        (2, 6)
+
+    References:
+        FedGen (Zhu et al., 2021), with the layers and sizes of the authors' code.
+    """
+    sizes = {"num_classes": num_classes, "features": features, "width": width, "latent": latent}
+    for name, size in sizes.items():
+        whole_number(name, size)
+    return _from_noise(_FeatureNetwork(num_classes, features, width), num_classes, latent, (features,))
+
+
+def _from_noise(network: nn.Module, num_classes: int, latent: int, shape: tuple[int, ...]) -> Generator:
+    """Makes a generator of a network of latents and labels."""
 
     def check(latents: Array, labels: Array) -> None:
         if latents.shape != (*labels.shape, latent):
@@ -231,3 +269,18 @@ class _AcganNetwork(nn.Module):
             maps = nn.leaky_relu(maps, SLOPE)
         maps = jnp.tanh(Conv(channels, 3, 1, self.convolve, name="conv_2")(maps))
         return BatchNorm(affine=False, name="norm_3")(maps, None, train=train)
+
+
+class _FeatureNetwork(nn.Module):
+    """Noise and the one-hot class, a dense layer, batch normalisation, ReLU, a dense layer to features."""
+
+    num_classes: int
+    features: int
+    width: int
+
+    @nn.compact
+    def __call__(self, latents: Float[Array, "B Z"], labels: Int[Array, " B"], *, train: bool) -> Array:
+        classes = jax.nn.one_hot(labels, self.num_classes, dtype=latents.dtype)
+        hidden = Linear(self.width, name="dense_0")(jnp.concatenate([latents, classes], axis=1))
+        hidden = BatchNorm(name="norm")(hidden[:, None, None], None, train=train)[:, 0, 0]
+        return Linear(self.features, name="dense_1")(nn.relu(hidden))

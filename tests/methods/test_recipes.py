@@ -143,6 +143,7 @@ OUT_OF_RANGE = """
     fedau: cutoff=0 weighting='known' by_size=1; fedawe: server_rate=0.0 clip=-1; fedvarp: by_rate=1; mifa: by_size=1;
     astraea: size=0 max_copies=-1; cutout: side=0; ditto: attraction=-1; dp: bound=0 noise=-1 delta=1.0;
     afl: ridge=-1; fed3r: ridge=-1; fedawa: steps=0 distance='manhattan' optimizer='lbfgs'; fedgloss: rho=-1 beta=0;
+    fedgen: weight=-1 teacher='mean' steps=-1 latent=0; fedgf: rho=-1 global_rho=-1 window=0; fedmr: intra=-1 inter=nan;
     fedlaw: form='cube' batch_size=0; fedlws: beta=-1; fedmuon: alignment=1.0 beta=1.0; local_muon: scale=0;
     faults: factor=-1; fedbuff: exponent=-1 max_staleness=0; fedrep: head_share=1.5; flcir: alpha=-1 rho=1.5;
 """
@@ -201,7 +202,7 @@ def test_a_variant_sets_what_it_says_and_what_is_given_comes_first(name, which):
     recipe, values = RECIPES[name], RECIPES[name].variants[which]
     assert recipe(variant=which) == recipe(**values)
     first = next(iter(inspect.signature(recipe).parameters))
-    given = 0.5 if first in ("alpha", "epsilon", "rho") else 900 if first == "warm_up" else "greedy"
+    given = 0.5 if first in ("alpha", "epsilon", "intra", "rho", "weight") else 900 if first == "warm_up" else "greedy"
     assert recipe(given, variant=which) == recipe(**{**values, first: given})
     config = load_config(None, [f"methods=[{{recipe: {name}, variant: {which}}}]"], needs=False)
     assert config.methods[0].recipe == recipe(**values)

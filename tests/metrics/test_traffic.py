@@ -59,12 +59,15 @@ SENT = {
     "fedbn": lambda m: (m.all - m.norm - m.stats,) * 2,
     "fedcm": momentum,
     "fedgamma": controls,
+    "fedgen": lambda m: (m.all + 4 * (8 * (3 + m.C) + 8 * 5 + 9 * m.F + 1), m.all),  # a generator and a number down
+    "fedgf": lambda m: (m.all + m.params + 4, m.all + 4),  # a shift and its share down, a length up
     "fedlesam_s": controls,
     "fedmoswa": controls,
     "fedmuon": lambda m: (m.all + m.params + m.matrices, m.all + m.matrices),  # a mean update down; momenta both ways
     "fedsmoo": controls,  # the estimate of the shift down, a dual variable up
     "fedetf": lambda m: (m.all + 4,) * 2,  # a scale beside the dense layer before the simplex
     "fedlf": prototypes,
+    "fedmr": prototypes,
     "fednh": lambda m: (m.all - 4 * m.C + 4,) * 2,  # no bias, but a scale; prototypes down, in their place sums up
     "fedpac": lambda m: (prototypes(m)[0], prototypes(m)[1] + 4 + 4 * m.C * m.F),  # a variance and mean features
     "fedper": body,

@@ -1,6 +1,8 @@
 """Partitions given by the data set's writers or users, by a table of each client's classes, or by a file."""
 
+import io
 import os
+import pickle
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +26,8 @@ _AS_JSON = (  # rewrites the printed form of Python's and NumPy's objects as JSO
     (r"([\d\]])\s+(?=[\d\[])", r"\1,"),  # items of an array, without commas
     ("'", '"'),
 )
-_FORMS = "a list for each client as JSON, a line for each client, or an npz file of an array for each client"
+_FORMS = "a list for each client as JSON, a line for each client, an npz file of an array each, or a pickle of lists"
+_SCALARS = ("numpy.core.multiarray", "numpy._core.multiarray")  # which NumPy's numbers come from, before 2.0 and since
 
 
 @checked
@@ -146,7 +149,9 @@ def file(
     of the clients' numbers, from 0, to lists. Or it is text, with a line for each client, numbers separated by blanks
     or commas; empty lines at the end are clients without rows only if there are fewer other lines than clients. Or it
     is an npz file, with one array for each client, `numpy.savez(FILE, *rows_per_client)`, or a single array with a row
-    for each client. Nothing in it is unpickled or executed.
+    for each client. Or it is a pickle of lists or a mapping, such as the files of github.com/junkangLiu0/FedMuon: only
+    integers are read from it, Python's and NumPy's, and a file that names any other function or class is refused.
+    Nothing in any of these files is executed.
 
     Args:
         rng: source of randomness, for counts and shares.
@@ -161,7 +166,8 @@ def file(
         dataset_size: rows of the data set; None for the largest row number plus 1.
 
     Returns:
-        N arrays of row numbers from 0 to R - 1; clients may share rows that the file gives to several.
+        N arrays of row numbers from 0 to R - 1, in the order of the file; clients may share rows that the file gives to
+        several, and a row that a client lists twice, as some of FedMuon's do, it has once.
 
     Raises:
         DataError: the file can't be read or is damaged, or has the wrong number of clients, row numbers that
@@ -177,7 +183,7 @@ def file(
     """
     path = Path(file)
     with reading(path, f"expected {_FORMS}."):
-        lists = _read_npz(path) if path.suffix == ".npz" else _read_text(path)
+        lists = _read_npz(path) if path.suffix == ".npz" else _read_lists(path)
         if not len(lists):
             raise ValueError("is not a partition (empty)")
         while len(lists) > num_clients and path.suffix != ".npz" and lists[-1] == []:  # empty lines at the end
@@ -190,12 +196,15 @@ def file(
         position = np.full(int(numbers.max()) + 1 if dataset_size is None else dataset_size, -1)
         position[numbers] = np.arange(len(numbers))
         rows = [position[_numbers(client, listed, len(position), "row")] for client, listed in enumerate(lists)]
-    return [listed[listed >= 0] for listed in rows]
+    firsts = [np.sort(np.unique(listed, return_index=True)[1]) for listed in rows]
+    return [listed[first][listed[first] >= 0] for listed, first in zip(rows, firsts, strict=True)]
 
 
-def _read_text(path: Path) -> list[Any]:
+def _read_lists(path: Path) -> list[Any]:
     """Reads the clients' lists, or mappings of classes to numbers."""
     content = read_bytes(path)
+    if content[:1] == pickle.PROTO:
+        return _in_order(_IntegersUnpickler(io.BytesIO(content)).load())
     try:
         text = content.decode("utf-8-sig")
         if re.match(r"\s*(?:[\[{]|(?:np\.|numpy\.)?array\()", text):
@@ -220,11 +229,40 @@ def _read_npz(path: Path) -> list[Any]:
         return _in_order(numbered or None)
 
 
+class _IntegersUnpickler(pickle.Unpickler):
+    """Reads a pickle of integers; what makes NumPy's integers is replaced, and nothing else that it names is found."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Returns the replacement of a function or class."""
+        if module in _SCALARS and name == "scalar":
+            return _integer
+        if (module, name) == ("numpy", "dtype"):
+            return _IntegerType
+        raise ValueError(f"is a pickle that calls {module}.{name}, which is not run; write it as JSON or npz")
+
+
+class _IntegerType:
+    """The type of a NumPy integer, as a pickle describes it."""
+
+    def __init__(self, name: str, *flags: bool) -> None:
+        if name[:1] not in ("i", "u"):
+            raise ValueError(f"is a pickle of numbers of type {name}, must be integers")
+        self.signed = name[:1] == "i"
+        self.order: Literal["little", "big"] = "little"
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.order = "big" if state[1] == ">" else "little"
+
+
+def _integer(kind: _IntegerType, content: bytes) -> int:
+    return int.from_bytes(content, kind.order, signed=kind.signed)
+
+
 def _in_order(content: Any) -> list[Any]:
     """Returns a list unchanged; for a mapping with keys 0..N-1, returns the values in the order of the keys."""
     if isinstance(content, list):
         return content
-    if not isinstance(content, Mapping) or not all(map(_is_number, content)):
+    if not isinstance(content, Mapping) or not all(_is_number(str(key)) for key in content):
         raise ValueError("is neither a list nor a mapping of numbers of clients")
     by_number = {int(key): listed for key, listed in content.items()}
     if sorted(by_number) != list(range(len(content))):

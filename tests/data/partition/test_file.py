@@ -48,6 +48,38 @@ def test_row_numbers_in_text(tmp_path, text):
     assert read(tmp_path / "clients.txt") == ROWS
 
 
+def published(lists):
+    """A pickle as FedMuon's code writes it, with NumPy before 2.0: numbers that clients share are there once."""
+    written = pickle.dumps(lists, protocol=4)
+    old, new = (bytes([0x8C, len(name)]) + name for name in (b"numpy.core.multiarray", b"numpy._core.multiarray"))
+    assert written.count(new) == 1
+    return written[:2] + written[11:].replace(new, old)  # without the frame, which has a length
+
+
+def test_row_numbers_in_a_pickle(tmp_path):
+    shared = np.int64(6)
+    lists = [[shared, np.int64(1), np.int64(3), shared], [], [np.int64(0), shared]]
+    for content in (published(lists), pickle.dumps(lists, protocol=3), pickle.dumps(dict(enumerate(lists)))):
+        (tmp_path / "num_workers_3-data_CIFAR100").write_bytes(content)
+        assert read(tmp_path / "num_workers_3-data_CIFAR100") == [[6, 1, 3], [], [0, 6]]  # and 6 once for each
+    (tmp_path / "clients.data").write_bytes(pickle.dumps([[np.array(2, ">i2")[()], np.uint8(7)], [np.int16(5)]]))
+    assert read(tmp_path / "clients.data", 2) == [[2, 7], [5]]
+
+
+def test_a_pickle_that_names_anything_else_is_refused(tmp_path):
+    called = []
+
+    class Code:
+        def __reduce__(self):
+            return called.append, (1,)
+
+    for content, named in ((Code(), "builtins.getattr"), ([np.arange(2)], "_reconstruct"), ([[np.float64(1)]], "f8")):
+        (tmp_path / "clients.data").write_bytes(pickle.dumps(content))
+        with pytest.raises(DataError, match=named):
+            read(tmp_path / "clients.data", 1)
+    assert not called
+
+
 def test_row_numbers_in_arrays(tmp_path):
     many = [np.array([place % 8], np.uint16) for place in range(12)]
     np.savez(tmp_path / "rows.npz", *many)
