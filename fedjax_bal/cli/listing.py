@@ -18,7 +18,7 @@ from fedjax_bal.cli.console import names_table
 
 PAGES = Path(__file__).parents[1] / "guide"
 # Pages of the guide that are listed first.
-_TASKS = (
+TASKS = (
     "getting_started", "which_method", "reading_results", "own_data", "library", "configurations", "sweeps",
     "paper_tables", "roles", "pretrained", "long_tail",
 )  # fmt: skip
@@ -71,7 +71,7 @@ def guide(
     """Show a page of the guide in the terminal."""
     pages = {file.stem: file.read_text(encoding="utf-8") for file in sorted(PAGES.glob("*.md"))}
     if page is None:
-        names = [*_TASKS, *(name for name in pages if name not in _TASKS)]
+        names = [*TASKS, *(name for name in pages if name not in TASKS)]
         yield names_table((name, [pages[name].partition("\n")[0].removeprefix("# ")]) for name in names)
         return
     if page not in pages:
