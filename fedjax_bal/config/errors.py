@@ -71,7 +71,7 @@ def nearest_choices(value: Any, allowed: Iterable[str], also: Mapping[str, str] 
     if listed:
         texts = [f"{near} allowed: {', '.join(names) or 'nothing'}".strip(), own]
     else:
-        command = f"`fedjax-bal list {kind}` has {'the others' if own else 'all of them'}"
+        command = f"`fedjax-bal list {kind}` lists {'the others' if own else 'all of them'}"
         texts = [f"{near} {command}"] if near else [own, command]
     return "; ".join(filter(None, texts))
 
