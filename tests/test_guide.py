@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 ROLES = Path(parts.__file__).parent / "guide" / "roles.md"
 README = Path(__file__).parents[1] / "README.md"
 PAPERS = README.parent / "benchmarks" / "papers_pages"
-EXAMPLES = ("library", "own_data", "functional_api", "extending", "roles")
+EXAMPLES = ("library", "own_data", "own_network", "functional_api", "extending", "roles")
 """Pages whose Python examples are a script, each by itself; that of roles goes on from library's."""
 PRINTED = {
     "roles": ["()", "balanced_softmax+confident"],

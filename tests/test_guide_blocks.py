@@ -100,6 +100,18 @@ def test_the_blocks_of_a_page_run(page, small):
 
 
 @pytest.mark.nightly
+def test_a_network_of_pytorch_trains_and_comes_back(small):
+    pytest.importorskip("torch")
+    found = run_blocks((GUIDE / "own_network.md").read_text())
+    inputs = fedjax_bal.data.normalised(
+        found["dataset"].test_images[:100], found["federation"].mean, found["federation"].std
+    )
+    outputs, _ = found["result"].model.apply(found["result"].evaluated, inputs, train=False)
+    np.testing.assert_allclose(found["logits"], outputs.logits, rtol=SUM, atol=SUM)
+    assert '"method": "rebafl"' in Path("runs/torch_net/metrics.jsonl").read_text()
+
+
+@pytest.mark.nightly
 def test_weights_go_in_and_models_out(small, capsys):
     pytest.importorskip("flatbuffers")
     shapes = {"0": (16, 1, 5, 5), "3": (32, 16, 5, 5), "7": (128, 32 * 7 * 7), "9": (10, 128)}

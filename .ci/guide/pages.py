@@ -18,7 +18,7 @@ from typing import Any
 from measured import BesidePaper, beside_papers, on_long_tail
 
 from fedjax_bal import parts, recipes
-from fedjax_bal.cli.listing import TASKS, recipes_by_family
+from fedjax_bal.cli.listing import guide_contents, recipes_by_family
 from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.config.explain import KeyReference, key_references
 from fedjax_bal.metrics import METRICS
@@ -35,9 +35,6 @@ SITE = {
     **{file: str(file.relative_to(GUIDE)) for file in sorted(GUIDE.rglob("*.*")) if file.suffix != ".ipynb"},
 }
 """Where the repository's files are on the site."""
-
-RESULTS = ("papers", "paper_tables", "protocols", "long_tail", "speed")
-"""The guide's pages that report results; others are tasks or reference."""
 
 WIDE = ("keys.md", "papers.md", "roles.md")
 """Pages with wide tables, which take the place of a table of contents."""
@@ -81,14 +78,15 @@ def _pages() -> Iterator[tuple[str, str]]:
 
 
 def _navigation() -> list[Any]:
-    guide = {file.stem: file.name for file in sorted(GUIDE.glob("*.md"))}
-    results = [f"papers/{file.name}" for file in sorted(PAPERS.glob("*.md"))]
+    """Lists the pages by section: those of the guide, with generated ones, then methods and the API."""
+    sections = {section: [f"{name}.md" for name in pages] for section, pages in guide_contents().items()}
+    sections["Reference"].append("keys.md")
+    sections["Results"] += [f"papers/{file.name}" for file in sorted(PAPERS.glob("*.md"))] + ["benchmarks.md"]
     return [
         {"Start": "index.md"},
-        {"Tasks": [guide[name] for name in TASKS if name not in RESULTS]},
-        {"Reference": ["keys.md", *(file for name, file in guide.items() if name not in (*TASKS, *RESULTS))]},
+        {"Guide": "contents.md"},
+        *({section: pages} for section, pages in sections.items()),
         {"Methods": ["methods/index.md", *dict.fromkeys(map(_method_path, _MODULES.values()))]},
-        {"Results": [*(guide[name] for name in RESULTS), *results, "benchmarks.md"]},
         {"API": [{module: f"api/{module}.md"} for module in API]},
         {"Contributing": "contributing.md"},
     ]

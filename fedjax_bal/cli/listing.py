@@ -17,11 +17,6 @@ from fedjax_bal.cli.arguments import Plugins
 from fedjax_bal.cli.console import names_table
 
 PAGES = Path(__file__).parents[1] / "guide"
-# Pages of the guide that are listed first.
-TASKS = (
-    "getting_started", "which_method", "reading_results", "own_data", "library", "configurations", "sweeps",
-    "paper_tables", "roles", "pretrained", "long_tail",
-)  # fmt: skip
 KINDS = {
     "recipes": "methods, alone or combined",
     "models": "networks",
@@ -67,18 +62,31 @@ def schema(plugin: Plugins = None) -> Iterator[str]:
 
 def guide(
     page: Annotated[str | None, typer.Argument(metavar="[PAGE]", help="Default: list the pages.")] = None,
-) -> Iterator[Table | Markdown]:
+) -> Iterator[str | Table | Markdown]:
     """Show a page of the guide in the terminal."""
-    pages = {file.stem: file.read_text(encoding="utf-8") for file in sorted(PAGES.glob("*.md"))}
     if page is None:
-        names = [*TASKS, *(name for name in pages if name not in TASKS)]
-        yield names_table((name, [pages[name].partition("\n")[0].removeprefix("# ")]) for name in names)
+        for section, pages in guide_contents().items():
+            yield f"\n{section}:"
+            yield names_table((name, [meaning]) for name, meaning in pages.items())
         return
-    if page not in pages:
+    files = {file.stem: file for file in PAGES.glob("*.md")}
+    if page not in files:
         from fedjax_bal.config import nearest_choices
 
-        raise ValueError(f"guide: received {page!r}; {nearest_choices(page, pages)}")
-    yield Markdown(pages[page])
+        raise ValueError(f"guide: received {page!r}; {nearest_choices(page, files)}")
+    yield Markdown(files[page].read_text(encoding="utf-8"))
+
+
+def guide_contents() -> dict[str, dict[str, str]]:
+    """Returns the guide's pages and what each is for, by section, from `contents.md`, which declares their order."""
+    sections: dict[str, dict[str, str]] = {}
+    for line in (PAGES / "contents.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            pages = sections.setdefault(line.removeprefix("## "), {})
+        elif entry := re.match(r"- \[(.+?)\]\((\w+)\.md\): (.*)", line):
+            meaning = re.sub(r"\[(.+?)\]\(.+?\)", r"\1", entry[3])
+            pages[entry[2]] = f"{entry[1]}: {meaning}"
+    return sections
 
 
 def list_names(

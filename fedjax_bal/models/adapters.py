@@ -29,7 +29,7 @@ _NO_NAMES = (
 _WRAPPERS = {"flax.linen": "from_linen", "flax.nnx": "from_nnx"}
 _OF_PYTORCH = (
     "a module of PyTorch, which models.from_torch(module, input_shape, num_classes) makes a model of; "
-    "'fedjax-bal guide pretrained' shows how"
+    "'fedjax-bal guide own_network' shows how"
 )
 _RECORDED = ("classifier_input", "norm_inputs", "taps")
 

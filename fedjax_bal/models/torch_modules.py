@@ -28,7 +28,7 @@ from fedjax_bal.validate import one_of, whole_number
 
 _STATISTICS = ("norm.mean", "norm.var")
 _EXAMPLES = 3  # rows of the batch with which a module is traced
-_REMEDY = "write the network in flax, models.from_linen; 'fedjax-bal guide pretrained' lists what is known"
+_REMEDY = "write the network in flax, models.from_linen; 'fedjax-bal guide own_network' lists what is known"
 _LAYER = {"weight": "kernel", "bias": "bias"}
 _NORM = {"weight": "norm.scale", "bias": "norm.bias"}
 _BATCH_NORM = _NORM | dict(zip(("running_mean", "running_var"), _STATISTICS, strict=True))

@@ -1,15 +1,15 @@
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
-from fedjax_bal.cli.listing import PAGES
-
-GUIDE = sorted(file.stem for file in PAGES.glob("*.md"))
+from fedjax_bal.cli.listing import PAGES, guide_contents
 
 
-def test_all_pages_of_the_guide_are_listed():
+def test_all_pages_of_the_guide_are_listed_tasks_first():
+    sections = guide_contents()
     listed = CliRunner().invoke(app, ["guide"]).output
-    pages = [line.split()[0] for line in listed.splitlines()]
-    assert sorted(pages) == GUIDE and pages[0] == "getting_started"
+    names = [line.split()[0] for line in listed.splitlines() if line and line[0] != " " and line[:-1] not in sections]
+    assert names == [page for pages in sections.values() for page in pages] and names[0] == "getting_started"
+    assert sorted([*names, "contents"]) == sorted(file.stem for file in PAGES.glob("*.md"))
 
 
 def test_an_unknown_page_is_a_message():

@@ -226,7 +226,7 @@ def test_a_network_of_pytorch_is_no_module_of_flax():
     ]
     for call in calls:
         with pytest.raises(
-            ValueError, match="received (Sequential|Linear), a module of PyTorch, .*guide pretrained"
+            ValueError, match="received (Sequential|Linear), a module of PyTorch, .*guide own_network"
         ) as error:
             call()
         assert "in_features" not in str(error.value)
