@@ -388,7 +388,7 @@ def test_a_plugin_that_is_not_loaded_is_asked_for(here):
     (here / "small.yaml").write_text(SMALL)
     text = refusal("run", "small.yaml")
     assert "methods.0.recipe: received 'mine'; a plug-in's needs --plugin FILE_OR_MODULE; `" in text
-    assert text.endswith("`fedjax-bal list recipes` has the others\n") and len(text) < 200
+    assert text.endswith("`fedjax-bal list recipes` lists the others\n") and len(text) < 200
     assert "leave the key out, and name the file with --plugin" in refusal("run", "plugins=[mine.py]")
 
 

@@ -113,7 +113,7 @@ def joined_processes(place: ProcessPlace | None, config: Any, devices: str | int
             fail(str(error), BAD_INPUT)
         if isinstance(devices, int) and devices != (count := jax.local_device_count()):
             raise ValueError(
-                f"--devices: received {devices}, but each process has {count}: --distributed uses all of them: "
+                f"--devices: received {devices}, but each process has {count}; --distributed uses all of them: "
                 "leave --devices out, and make visible to each process only the devices that it should use"
             )
         yield

@@ -113,7 +113,7 @@ def _announce(plan: Any, trials: int, folder: Path) -> list[str]:
     ]
     skipped = {method.name for method in plan.config.methods} - {method.name for method in plan.methods}
     if skipped:
-        lines.append(f"  not searched (no method key matches): {', '.join(sorted(skipped))}")
+        lines.append(f"  not searched (they have none of the keys): {', '.join(sorted(skipped))}")
     if any(method.default_share for method in plan.methods):
         lines.append(
             "  validation rows: 20% of each class, because evaluation.validation is not set; the comparison at the end "

@@ -62,7 +62,7 @@ def nearest_choices(value: Any, allowed: Iterable[str], also: Mapping[str, str] 
         >>> nearest_choices("LAD", ["dirichlet"], {"lda": "dirichlet"})
         "did you mean 'lda' (dirichlet)? allowed: dirichlet"
         >>> nearest_choices("mine", map(str, range(70)), kind="recipes")
-        "a plug-in's needs --plugin FILE_OR_MODULE; `fedjax-bal list recipes` has the others"
+        "a plug-in's needs --plugin FILE_OR_MODULE; `fedjax-bal list recipes` lists the others"
     """
     names = sorted(allowed)
     near = suggestion(value, names, also)
