@@ -308,7 +308,7 @@ def _range(base: type, notes: Sequence[Any], value: Any) -> str:
     if base is float:
         what, limit, shown = ("a finite number", LARGEST, "{:g}".format)
     if base is float and isinstance(value, float) and vanishes(value):
-        return f"{what} that is not 0 in 32 bits; take 0 where that is allowed, or a larger one"
+        return f"{what} that is not 0 in 32 bits; use 0 where that is allowed, or a larger one"
     beyond = isinstance(value, int | float) and limit < abs(value) < math.inf
     low: tuple[str, Any] = ("of at least", -limit)
     high: tuple[str, Any] = ("of at most", limit)

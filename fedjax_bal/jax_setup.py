@@ -132,7 +132,7 @@ def warn_of_idle_cores() -> None:
 
 
 def cores() -> int:
-    """Number of cores that this process may use."""
+    """Counts the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

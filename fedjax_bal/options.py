@@ -45,7 +45,7 @@ def _all_clients() -> "Presence":
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalTraining:
-    """The local training of a client in a round.
+    """How a client trains in a round.
 
     Attributes:
         epochs: E, passes over a client's rows; 1 unless `steps` is given.
@@ -145,7 +145,7 @@ class Evaluation:
         check_fields(self)
 
     def rounds(self, done: int, last: int) -> Iterator[int]:
-        """The evaluated rounds among the first `done` of a run of `last`, in order."""
+        """Yields the evaluated rounds among the first `done` of a run of `last`, in order."""
         yield from range(self.every, done + 1, self.every)
         if done >= last and last % self.every:
             yield last
@@ -153,7 +153,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Execution:
-    """The layout of the work on the machine, and the handling of broken clients.
+    """How the work is laid out on the machine, and how broken clients are handled.
 
     Attributes:
         strategy: how clients are executed, not what they compute: "map" runs them one after another on each device,
@@ -162,7 +162,7 @@ class Execution:
             its line, client, local step and batch.
         devices: number of jax devices that share the work; "auto" for all, which on a CPU is one for each core.
         chunk: number of clients that a device trains at a time under "vmap"; "auto" for the largest number that fits in
-            memory and wastes few steps; with the strategy "auto", in a CPU's cache.
+            memory (under the strategy "auto" on a CPU: in its cache) and wastes few steps.
         client_memory: where to keep a method's memory of each client: "device"; "host"; "disk", in an unnamed file in
             the run folder that disappears with the process; "auto" for the devices if it fits there, or else the host.
         precision: precision of the model's computations: "float32"; "tensorfloat32", for matrix products on devices
@@ -172,8 +172,8 @@ class Execution:
         broken_clients: what to do with a client whose update (parameters, batch statistics, memory, reports, probes) is
             non-finite, exploding, or known to be stale: "raise" ends the run. "exclude" leaves the client out: it keeps
             its memory, and the others are weighted as if it hadn't delivered; a method that computes weights itself
-            then takes memory for all updates of a round. "clip" leaves out non-finite and stale updates, and scales
-            long ones down to `clip_factor` times the round's median norm; this takes the same memory with every method.
+            then needs memory for all updates of a round. "clip" leaves out non-finite and stale updates, and scales
+            long ones down to `clip_factor` times the round's median norm; this needs the same memory with every method.
             If no client of a round is left, the round changes nothing.
         clip_factor: the largest norm of an update under "clip", in units of the round's median norm.
         huge_factor: under "raise" and "exclude", an update is exploding if the norm of the resulting parameters exceeds
@@ -205,7 +205,7 @@ class Execution:
 
     @property
     def excludes(self) -> bool:
-        """True if clients with broken updates are left out."""
+        """True if clients with broken updates are excluded."""
         return self.broken_clients != "raise"
 
     @property
@@ -215,7 +215,7 @@ class Execution:
 
 
 def trusted(kind: type[T], **values: Any) -> T:
-    """Makes options from values that have been checked before; fields that are left out have their defaults.
+    """Makes options from values that were checked before; omitted fields have their defaults.
 
     Example:
         >>> trusted(Evaluation, every=5) == Evaluation(every=5)

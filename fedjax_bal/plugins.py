@@ -180,7 +180,7 @@ def _execute(file: Path, source: Path) -> None:
     """Imports a file under a prefixed module name."""
     name = _module_name(source)
     if name in sys.modules:
-        raise ValueError(f"there is another plug-in of this name, {sys.modules[name].__file__}; rename one of them")
+        raise ValueError(f"another plug-in has this name, {sys.modules[name].__file__}; rename one of them")
     folders = [str(source)] if source != file else None
     spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=folders)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]

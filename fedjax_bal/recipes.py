@@ -1,4 +1,4 @@
-"""Named assemblies of parts: what a paper calls a method.
+"""Recipes: named assemblies of parts, which papers call methods.
 
 A recipe holds no mathematics. A hyperparameter out of range raises a `ValueError` that names it and says what is
 allowed. `combine` puts several recipes together.

@@ -96,7 +96,7 @@ def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
 
 
 def suggestion(value: Any, allowed: Iterable[str], also: Mapping[str, str] = NO_OTHERS) -> str:
-    """Suggests the allowed name that another word stands for, those that begin with it, or else the nearest.
+    """Suggests allowed names for a word: its synonym, those that begin with it, or else the nearest.
 
     The text is empty if none is near.
 

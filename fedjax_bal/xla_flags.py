@@ -30,7 +30,7 @@ although nothing is wrong with it.
 
 
 def set_cpu_flags() -> None:
-    """Sets XLA's flags for CPUs, but for those that the user has set; warns if jax has started without the first.
+    """Sets XLA's flags for CPUs, except those set by the user; warns if jax has started without the first.
 
     Programs of the engine are compiled with `LIBRARY_OPERATIONS` anyway. The flag protects functions that users compile
     with a plain `jax.jit`: `make_round(...).step`, functions of `balance`, `Model.apply`. `PATIENCE` has no effect as

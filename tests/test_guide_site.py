@@ -1,11 +1,16 @@
-"""What the guide's site says beside its pages: cards of methods, formulas, and the notebook."""
+"""The guide's site: what its search finds, formulas, measured results, and the notebook."""
 
 import csv
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 
+from fedjax_bal import parts, recipes
 from fedjax_bal.config import builtin_configs
 from fedjax_bal.lab import load_sweep
 
@@ -17,6 +22,24 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(autouse=True)
 def _on_the_path(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / ".ci" / "guide")
+
+
+def test_search_finds_methods_and_public_names_and_papers(tmp_path):
+    for package in ("zensical", "mkdocstrings", "latex2mathml"):
+        pytest.importorskip(package, reason="the extra docs isn't installed")
+    python = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run([ROOT / ".ci" / "guide" / "build", tmp_path], env=python, check=True)
+    site = tmp_path / "guide"
+    found = [item["location"] for item in json.loads((site / "search.json").read_text())["items"]]
+    names = {location.partition("#")[2] for location in found}
+    assert {f"fedjax_bal.recipes.{name}" for name in recipes.RECIPES} <= names
+    assert {f"fedjax_bal.parts.{name}" for name in parts.__all__} <= names
+    assert {"fedjax_bal.simulate", "fedjax_bal.compare", "fedjax_bal.balance.smoothed_prior"} <= names
+    for paper in ("astraea", "cbfl", "flcir", "iwds", "rebafl"):
+        assert any(place.startswith(f"papers/{paper}.html") for place in found)
+    page = (site / "methods" / "balanced_softmax.html").read_text()
+    assert "<math" in page and "arithmatex" not in page
+    assert "PriorCalibration</span>" in page and ">tau</span>" in page  # the signature of a part
 
 
 def test_costs_are_relative_to_fedavg():

@@ -388,7 +388,7 @@ def test_a_plugin_that_is_not_loaded_is_asked_for(here):
     (here / "small.yaml").write_text(SMALL)
     text = refusal("run", "small.yaml")
     assert "methods.0.recipe: received 'mine'; a plug-in's needs --plugin FILE_OR_MODULE; `" in text
-    assert text.endswith("`fedjax-bal list recipes` has the others\n") and len(text) < 200
+    assert text.endswith("`fedjax-bal list recipes` lists the others\n") and len(text) < 200
     assert "leave the key out, and name the file with --plugin" in refusal("run", "plugins=[mine.py]")
 
 
@@ -399,7 +399,7 @@ def test_installed_packages_offer_plugins(here, monkeypatch):
     monkeypatch.syspath_prepend(here)
     offered = [EntryPoint("mine", "installed.methods", plugins.GROUP)]
     monkeypatch.setattr(plugins, "entry_points", lambda group: offered if group == plugins.GROUP else [])
-    assert "No citation of mine is known" in " ".join(invoke("list", "recipes", "mine").output.split())
+    assert "No citation is known for mine" in " ".join(invoke("list", "recipes", "mine").output.split())
     for name in ("installed", "installed.methods"):
         del sys.modules[name]  # for good: monkeypatch would put it back
     (here / "installed/methods.py").write_text("raise OSError('no')")
@@ -476,7 +476,7 @@ def test_the_same_file_is_loaded_once_and_another_of_its_name_refused(here):
         (here / folder).mkdir()
         (here / folder / "mine.py").write_text(RECIPE)
     load_plugins(["a/mine.py", "./a/mine.py"])
-    with pytest.raises(plugins.PluginError, match=r"--plugin b/mine.py: there is another plug-in of this name"):
+    with pytest.raises(plugins.PluginError, match=r"--plugin b/mine.py: another plug-in has this name"):
         load_plugins(["b/mine.py"])
 
 

@@ -1,79 +1,115 @@
-"""The guide's further pages: README, claims of the papers, method cards, configuration keys and metrics."""
+"""Writes the pages of the site, the guide's and generated ones, and the generator's configuration into a folder.
 
+The generated pages are a page for each method, the API reference, the keys of a configuration, and the metrics.
+"""
+
+import html
+import json
+import os
 import re
-from collections.abc import Iterator
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from markup import cell, inline, table, with_formulas
-from method_cards import method_card
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.nav import Navigation
-from mkdocs.structure.pages import Page
+from measured import BesidePaper, beside_papers, on_long_tail
 
-from fedjax_bal.cli.listing import recipes_by_family
+from fedjax_bal import parts, recipes
+from fedjax_bal.cli.listing import guide_contents, recipes_by_family
+from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.config.explain import KeyReference, key_references
 from fedjax_bal.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
-COPIED = {
-    "index.md": ROOT / "README.md",
-    "benchmarks.md": ROOT / "benchmarks" / "README.md",
-    "contributing.md": ROOT / "CONTRIBUTING.md",
-}
+GUIDE = ROOT / "fedjax_bal" / "guide"
 PAPERS = ROOT / "benchmarks" / "papers_pages"
-STYLE = """
-.md-typeset td code { white-space: nowrap } /* names are hard to read when broken over two lines */
-.keys td:nth-child(2), .keys td:nth-child(3) { min-width: 12rem }
-.md-nav__item--active > .md-nav__container > a { color: var(--md-typeset-a-color) }
-.md-typeset p:has(> img[src$="purpose.svg"]) { overflow-x: auto }
-.md-typeset img[src$="purpose.svg"] { min-width: 36rem } /* its text is too small on a phone; it scrolls */
-"""
-WIDE = ("index.md", "keys.md", "roles.md")  # pages with wide tables, which take the place of a table of contents
+SITE = {
+    ROOT / "README.md": "index.md",
+    ROOT / "CONTRIBUTING.md": "contributing.md",
+    ROOT / "benchmarks" / "README.md": "benchmarks.md",
+    Path(__file__).with_name("style.css"): "style.css",
+    **{file: f"papers/{file.name}" for file in sorted(PAPERS.iterdir())},
+    **{file: str(file.relative_to(GUIDE)) for file in sorted(GUIDE.rglob("*.*")) if file.suffix != ".ipynb"},
+}
+"""Where the repository's files are on the site."""
+
+WIDE = ("keys.md", "papers.md", "roles.md")
+"""Pages with wide tables, which take the place of a table of contents."""
+
+API = (
+    *("fedjax_bal", "fedjax_bal.balance", "fedjax_bal.data", "fedjax_bal.data.partition", "fedjax_bal.models"),
+    *("fedjax_bal.parts", "fedjax_bal.recipes", "fedjax_bal.selection", "fedjax_bal.optim", "fedjax_bal.types"),
+    *("fedjax_bal.testing", "fedjax_bal.analyses", "fedjax_bal.contrib.privacy", "fedjax_bal.lab.trackers"),
+)
+_WHICH = {"final": "last round", "best": "best round", "last5": "last five rounds"}
+_MODULES = {name: getattr(recipes, name).__module__ for name in recipes.RECIPES}
 
 
-def on_files(files: Files, config: object) -> Files:
-    """Adds the generated pages to the guide's files."""
-    for path, text in (*_pages(), ("style.css", STYLE)):
-        files.append(File.generated(config, path, content=text))
-    return files
-
-
-def on_nav(nav: Navigation, files: Files, **_: Any) -> None:
-    """Shows the section of methods around each method's card, which the navigation doesn't list."""
-    index = files.src_uris["methods/index.md"].page
-    for path, file in files.src_uris.items():
-        if path.startswith("methods/") and file.page is not index:
-            file.page.parent = index.parent
-
-
-def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Inserts the table of metrics into its page, widens some pages, and redirects links to the papers' pages."""
-    markdown = markdown.replace("](../../benchmarks/papers_pages/", "](papers/")
-    if page.file.src_uri in WIDE:
-        page.meta["hide"] = ["toc"]
-    return markdown.replace("<!-- metrics -->", _metrics()) if "<!-- metrics -->" in markdown else markdown
-
-
-def on_page_content(html: str, **_: Any) -> str:
-    """Renders formulas."""
-    return with_formulas(html)
+def main(folder: Path) -> None:
+    """Writes the configuration into a folder, and the pages into its subfolder `guide_pages`."""
+    pages = folder / "guide_pages"
+    shutil.rmtree(pages, ignore_errors=True)
+    for source, path in SITE.items():
+        (pages / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, pages / path)
+    for path, text in _pages():
+        (pages / path).parent.mkdir(exist_ok=True)
+        hidden = "---\nhide: [toc]\n---\n\n" if path in WIDE else ""
+        (pages / path).write_text(hidden + text, encoding="utf-8")
+    settings = Path(__file__).with_name("zensical.toml").read_text(encoding="utf-8")
+    settings = settings.replace("nav = []", f"nav = {_toml(_navigation())}").replace("ROOT", str(ROOT))
+    (folder / "zensical.toml").write_text(settings, encoding="utf-8")
 
 
 def _pages() -> Iterator[tuple[str, str]]:
-    for path, source in COPIED.items():
-        yield path, _with_links_inside(source.read_text(encoding="utf-8"))
-    for source in sorted(PAPERS.iterdir()):
-        yield f"papers/{source.name}", source.read_text(encoding="utf-8").replace("](../../fedjax_bal/guide/", "](../")
+    """Yields the path and the text of each page."""
+    for source, path in SITE.items():
+        if source.suffix == ".md":
+            yield path, _with_links(source).replace("<!-- metrics -->", _metrics())
     yield "keys.md", _keys()
-    yield from _methods()
+    yield "methods/index.md", _method_index()
+    for module in dict.fromkeys(_MODULES.values()):
+        yield _method_path(module), _method_page(module)
+    for module in API:
+        yield f"api/{module}.md", _api_page(module)
 
 
-def _with_links_inside(text: str) -> str:
-    """Returns the text of a source file, with links redirected to the guide's pages or removed."""
-    text = text.replace("](fedjax_bal/guide/", "](").replace("](benchmarks/README.md)", "](benchmarks.md)")
-    return re.sub(r"\[([^\]]+)\]\((?!https?:|#)(?![\w/]+\.(?:md|svg|png|webp))[^)]+\)", r"\1", text)
+def _navigation() -> list[Any]:
+    """Lists the pages by section: those of the guide, with generated ones, then methods and the API."""
+    sections = {section: [f"{name}.md" for name in pages] for section, pages in guide_contents().items()}
+    sections["Reference"].append("keys.md")
+    sections["Results"] += [f"papers/{file.name}" for file in sorted(PAPERS.glob("*.md"))] + ["benchmarks.md"]
+    return [
+        {"Start": "index.md"},
+        {"Guide": "contents.md"},
+        *({section: pages} for section, pages in sections.items()),
+        {"Methods": ["methods/index.md", *dict.fromkeys(map(_method_path, _MODULES.values()))]},
+        {"API": [{module: f"api/{module}.md"} for module in API]},
+        {"Contributing": "contributing.md"},
+    ]
+
+
+def _toml(value: Any) -> str:
+    """Formats nested lists and dictionaries of strings as TOML."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+    return "[" + ", ".join(map(_toml, value)) + "]" if isinstance(value, list) else json.dumps(value)
+
+
+def _with_links(source: Path) -> str:
+    """Returns the text of a page; links to the repository's files lead to the site, or become plain words."""
+
+    def link(found: re.Match[str]) -> str:
+        words, target, anchor = found.groups("")
+        file = (source.parent / target).resolve()
+        if file in SITE:
+            return f"[{words}]({os.path.relpath(SITE[file], Path(SITE[source]).parent)}{anchor})"
+        return words if file.exists() else found[0]
+
+    return re.sub(r"\[([^\]]*)\]\(([^)#\s:]+)(#[^)]*)?\)", link, source.read_text(encoding="utf-8"))
 
 
 def _keys() -> str:
@@ -84,18 +120,16 @@ def _keys() -> str:
     lines = [
         "# Keys of a configuration\n",
         "Every key of a configuration with its meaning, allowed values and default. `fedjax-bal config explain KEY` "
-        "prints the same; `fedjax-bal config schema` is for editors.\n",
-        "Sections: " + ", ".join(f"[{section}](#{section})" for section in sections) + ".",
+        "prints the same; `fedjax-bal config schema` is for editors.",
     ]
     for section, keys in sections.items():
-        rows = table(("key", "meaning", "allowed", "default"), map(_key, keys))
-        lines += [f"\n## {section}\n", f'<div class="keys" markdown>\n\n{rows}\n\n</div>']
+        lines += [f"\n## {section}\n", _table(("key", "meaning", "allowed", "default"), map(_key, keys))]
     return "\n".join(lines)
 
 
 def _key(key: KeyReference) -> tuple[str, ...]:
-    of = f" (with {', '.join(key.choices)})" if key.choices else ""
-    return f"`{key.path}`{of}", inline(key.meaning), cell(key.allowed), cell(key.default)
+    choices = f" (with {', '.join(key.choices)})" if key.choices else ""
+    return f"`{key.path}`{choices}", key.meaning, _escaped(key.allowed), _escaped(key.default)
 
 
 def _metrics() -> str:
@@ -106,19 +140,100 @@ def _metrics() -> str:
         unit = f" In {metric.unit.symbol}." if metric.unit.symbol and metric.unit.factor == 1 else ""
         shown = f" Report: {metric.column.table.title}, *{metric.column.heading}*." if metric.column else ""
         rows.append((f"`{metric.name}`", of, f"{metric.meaning}{unit}{shown}"))
-    return table(("metric", "of each", "meaning"), rows)
+    return _table(("metric", "of each", "meaning"), rows)
 
 
-def _methods() -> Iterator[tuple[str, str]]:
-    """Yields a page for each method, whose address stays, and their index by family."""
-    index = [
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Formats a table of Markdown cells."""
+    cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows)
+    lines = [headings, ["---"] * len(headings), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _escaped(text: str) -> str:
+    """Escapes plain text for a cell."""
+    return re.sub(r"([\\`*_\[\]])", r"\\\1", html.escape(text, quote=False))
+
+
+def _method_path(module: str) -> str:
+    return f"methods/{module.rpartition('.')[2]}.md"
+
+
+def _method_index() -> str:
+    """Builds the index of all methods by family."""
+    lines = [
         "# Methods\n",
-        "A card for each method: its parts with their equations, options, needs, measured results and papers. Methods "
-        "combine: `recipe: [scaffold, rebafl]`, or `recipes.combine(a, b)`.\n",
+        "Each page shows the methods of one source file: papers, options, the parts they consist of with their "
+        "equations, and measured results. Methods combine: `recipe: [scaffold, rebafl]`, or `recipes.combine(a, b)`.",
     ]
     for family, texts in recipes_by_family().items():
-        index.append(f"\n**{family}**\n")
-        for name, text in texts.items():
-            yield f"methods/{name}.md", method_card(name)
-            index.append(f"- [{name}]({name}.md): {text.splitlines()[0]}")
-    yield "methods/index.md", "\n".join(index)
+        lines.append(f"\n**{family}**\n")
+        lines += [f"- [`{name}`][fedjax_bal.recipes.{name}]: {text.splitlines()[0]}" for name, text in texts.items()]
+    return "\n".join(lines)
+
+
+def _method_page(module: str) -> str:
+    """Builds the page of a method's module: its recipes, and the parts that it defines."""
+    names = [name for name, place in _MODULES.items() if place == module]
+    blocks = [f"# {', '.join(names)}"]
+    for name in names:
+        blocks += [f"::: fedjax_bal.recipes.{name}", *_facts(name)]
+    for name in parts.__all__:
+        if _module(parts, name) == module:
+            blocks.append(f"::: fedjax_bal.parts.{name}\n    options: {{members: false}}")
+    return "\n\n".join(blocks)
+
+
+def _facts(name: str) -> Iterator[str]:
+    """Yields a recipe's parts, needs, command, results and papers."""
+    recipe = recipes.RECIPES[name]()
+    classes = dict.fromkeys(type(part) for part in recipe.parts)
+    if classes:
+        yield "**Parts**: " + ", ".join(f"[`{own.__name__}`][{own.__module__}.{own.__name__}]" for own in classes)
+    if needs := parts.names_of_needs(recipe.parts):
+        yield f"**Needs**: {', '.join(needs)}"
+    methods = f"methods=[{', '.join(dict.fromkeys(('fedavg', name)))}]"
+    try:
+        load_config(None, [methods])
+    except ConfigError:
+        pass  # it doesn't run in the quickstart's setting
+    else:
+        yield f"```bash\nfedjax-bal run seeds=1 '{methods}'\n```"
+    if own := [_beside(pair) for pair in beside_papers() if pair.recipe == name]:
+        yield "\n".join(["**Published and measured accuracy**\n", *own])
+    machine, figures = on_long_tail()
+    if name in figures:
+        own = figures[name]
+        yield (
+            f"**On [our long tail](../long_tail.md)**: {own.pace:.2f} times FedAvg's client updates a second; mean "
+            f"accuracy of the last five rounds {own.accuracy:.1f}%, "
+            f"FedAvg's {figures['fedavg'].accuracy:.1f}% ({machine})."
+        )
+    bibtex = recipes.citation(recipe).replace("\n", "\n    ")
+    yield f'??? quote "BibTeX"\n    ```bibtex\n    {bibtex}\n    ```'
+
+
+def _beside(pair: BesidePaper) -> str:
+    runs = "one run" if pair.runs == 1 else f"mean of {pair.runs} runs"
+    return (
+        f"- {pair.source}: {pair.paper:.1f}%, here {pair.here:.1f}% ({_WHICH[pair.which]}; {runs} of `{pair.config}`"
+        f"{pair.setting and f', {pair.setting}'})"
+    )
+
+
+def _api_page(module: str) -> str:
+    """Builds the page of a public module; methods and their parts have pages of their own."""
+    options: dict[str, Any] = {"show_root_heading": False, "show_root_toc_entry": False}
+    if public := {"fedjax_bal.parts": parts, "fedjax_bal.recipes": recipes}.get(module):
+        options["merge_init_into_class"] = False  # roles have no constructor
+        options["members"] = [name for name in public.__all__ if _module(public, name) not in _MODULES.values()]
+    return f"# {module}\n\n::: {module}\n    options: {json.dumps(options)}\n"
+
+
+def _module(public: ModuleType, name: str) -> str:
+    """Returns the name of the module that defines an object; constants have none."""
+    return getattr(getattr(public, name), "__module__", "")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

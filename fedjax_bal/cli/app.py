@@ -174,7 +174,7 @@ def report(
             if len(folders) == 1:
                 return
             if any(SweepFolder(folder).exists() for folder in folders):
-                console.say("no comparison: whole sweeps can't be compared; give the folders of points, in points/")
+                console.say("no comparison: whole sweeps can't be compared; give folders of points, in points/")
                 return
         from fedjax_bal.report import write_comparison_page
 

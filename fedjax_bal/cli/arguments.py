@@ -55,7 +55,7 @@ Changes = Annotated[
 
 
 class CommandWithChanges(TyperCommand):
-    """A command that takes changes to a configuration as KEY=VALUE, and says so if a key is given as an option."""
+    """A command that takes configuration changes as KEY=VALUE, with a hint if a key is given as an option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the command line."""
@@ -132,7 +132,7 @@ def parse_part(text: str | None) -> tuple[int, int] | None:
 
 
 def refuse_options(reason: str, **given: Any) -> None:
-    """Rejects options that were given although they don't apply."""
+    """Rejects options that don't apply to this command."""
     for name, value in given.items():
         if value is not None and value is not False:
             raise ValueError(f"--{name.replace('_', '-')}: {reason}; leave it out")

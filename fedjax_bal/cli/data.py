@@ -87,7 +87,7 @@ def prepare(
     yield _class_table(dataset.class_names, counts)
     if prepared is not None:
         size = prepared.stat().st_size / _MEBIBYTE
-        yield f"prepared: {prepared} ({size:,.1f} MiB), used from now on in place of the files above"
+        yield f"prepared: {prepared} ({size:,.1f} MiB), from now on used instead of the files above"
 
 
 def describe(

@@ -113,8 +113,8 @@ def joined_processes(place: ProcessPlace | None, config: Any, devices: str | int
             fail(str(error), BAD_INPUT)
         if isinstance(devices, int) and devices != (count := jax.local_device_count()):
             raise ValueError(
-                f"--devices: received {devices}, but each process has {count}: with --distributed all of them take "
-                "part, so leave --devices out, and make only those devices visible to each process that it should use"
+                f"--devices: received {devices}, but each process has {count}; --distributed uses all of them: "
+                "leave --devices out, and make visible to each process only the devices that it should use"
             )
         yield
     except typer.Exit:  # reached by all processes, which wait for each other: one that left early would end the rest

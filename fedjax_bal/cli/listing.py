@@ -20,13 +20,13 @@ PAGES = Path(__file__).parents[1] / "guide"
 KINDS = {
     "recipes": "methods, alone or combined",
     "models": "networks",
-    "selectors": "how the clients of a round are chosen",
-    "partitions": "how rows are distributed over clients",
+    "selectors": "rules that choose the clients of a round",
+    "partitions": "ways to distribute rows over clients",
     "datasets": "images and tables (see also fedjax-bal data list)",
-    "metrics": "what is measured",
-    "analyses": "of trained models, by plug-ins",
-    "optimizers": "for clients and the server",
-    "schedules": "of learning rates",
+    "metrics": "measurements of rounds and runs",
+    "analyses": "analyses of trained models, from plug-ins",
+    "optimizers": "optimizers of clients and server",
+    "schedules": "learning-rate schedules",
     "availability": "which clients can be selected",
     "delivery": "which updates arrive",
     "speeds": "how fast clients train",
@@ -270,7 +270,7 @@ def _whole_recipe(function: Callable[..., Any]) -> Iterator[str]:
     try:
         yield citation(recipe)
     except ValueError:
-        yield f"No citation of {recipe.name} is known; `register(..., citation=BIBTEX)` adds one to your own recipe."
+        yield f"No citation is known for {recipe.name}; `register(..., citation=BIBTEX)` adds one to your own recipe."
 
 
 def _at_defaults(recipe: Callable[..., Any]) -> Any:

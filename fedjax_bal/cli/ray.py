@@ -104,7 +104,7 @@ def _train_part(command: Sequence[str], sheet: str, on_gpus: bool, environment: 
     file = Path(command[1])
     if not file.is_file() or file.read_text() != sheet:
         raise ValueError(
-            f"{here} doesn't see {file.parent}, where the sweep writes its results: choose a folder with --out on a "
+            f"{here} doesn't see {file.parent}, where the sweep writes its results: with --out, choose a folder on a "
             "file system that all machines of the cluster share"
         )
     ours = _environment()

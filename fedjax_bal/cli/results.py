@@ -32,7 +32,7 @@ def show_comparison(path: Path, summary: Mapping[str, Any], console: Output) -> 
 
 
 def show_sweep(folder: Any) -> None:
-    """Writes a sweep's page, and prints its tables and sentences; of a part only how to go on."""
+    """Writes a sweep's page, and prints its tables and sentences; for a part, prints only how to continue."""
     console = Output()
     if folder.part is None:
         page = write_page(folder.path)
@@ -41,8 +41,8 @@ def show_sweep(folder: Any) -> None:
     else:
         number, parts = folder.part
         console.say(
-            f"part {number} of {parts} is done, in {folder.path}; after the last part, run the command without --part "
-            "to write the table and the page"
+            f"part {number} of {parts} is done, in {folder.path}; when all parts are done, run the command without "
+            "--part to write the table and the page"
         )
 
 

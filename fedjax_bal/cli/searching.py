@@ -84,7 +84,7 @@ def search(
                 closing.say(line)
             best = {result.search.name: result.best for result in results if result.improves}
             if not best:
-                closing.say("no trial was better than the configuration's own values, so there is nothing to compare")
+                closing.say("nothing to compare: no trial was better than the configuration's own values")
                 return
             closing.say("\nthe comparison, on the configuration's seeds and partitions, which the search didn't use:")
             comparison = folder.comparison(max(result.trials for result in results))
@@ -113,10 +113,10 @@ def _announce(plan: Any, trials: int, folder: Path) -> list[str]:
     ]
     skipped = {method.name for method in plan.config.methods} - {method.name for method in plan.methods}
     if skipped:
-        lines.append(f"  not searched, as they have none of the keys: {', '.join(sorted(skipped))}")
+        lines.append(f"  not searched (they have none of the keys): {', '.join(sorted(skipped))}")
     if any(method.default_share for method in plan.methods):
         lines.append(
-            "  validation rows: 20% of each class, as evaluation.validation sets none aside; the comparison at the end "
+            "  validation rows: 20% of each class, because evaluation.validation is not set; the comparison at the end "
             "trains on them, too"
         )
     return lines

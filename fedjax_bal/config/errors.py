@@ -62,7 +62,7 @@ def nearest_choices(value: Any, allowed: Iterable[str], also: Mapping[str, str] 
         >>> nearest_choices("LAD", ["dirichlet"], {"lda": "dirichlet"})
         "did you mean 'lda' (dirichlet)? allowed: dirichlet"
         >>> nearest_choices("mine", map(str, range(70)), kind="recipes")
-        "a plug-in's needs --plugin FILE_OR_MODULE; `fedjax-bal list recipes` has the others"
+        "a plug-in's needs --plugin FILE_OR_MODULE; `fedjax-bal list recipes` lists the others"
     """
     names = sorted(allowed)
     near = suggestion(value, names, also)
@@ -71,7 +71,7 @@ def nearest_choices(value: Any, allowed: Iterable[str], also: Mapping[str, str] 
     if listed:
         texts = [f"{near} allowed: {', '.join(names) or 'nothing'}".strip(), own]
     else:
-        command = f"`fedjax-bal list {kind}` has {'the others' if own else 'all of them'}"
+        command = f"`fedjax-bal list {kind}` lists {'the others' if own else 'all of them'}"
         texts = [f"{near} {command}"] if near else [own, command]
     return "; ".join(filter(None, texts))
 

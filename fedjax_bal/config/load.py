@@ -1,4 +1,4 @@
-"""Reads what a command asks for: a file over its bases, and the command line; checks it as one configuration.
+"""Reads a command (a file over its bases, and the command line) and checks it as one configuration.
 
 A base is inherited key by key. Without a file, a run starts from the quickstart; or, if the command line chooses
 another data set, from the defaults of the schema, as a file without a base does.
@@ -35,7 +35,7 @@ _ANY_NAME = "run"  # of a run without a file
 
 
 class Sheet(NamedTuple):
-    """What a command asks for, read once; no value is validated yet.
+    """A command's configuration, read once and not yet validated.
 
     Attributes:
         source: the name of the file in messages.
@@ -193,7 +193,7 @@ def load_config(
 
 
 def config_of(sheet: Sheet, *, recorded: bool = False, needs: bool = True) -> Config:
-    """Checks what a command asks for as one configuration; arguments and errors are those of `load_config`."""
+    """Checks a command as one configuration; takes the arguments of `load_config` and raises its errors."""
     source = sheet.source
     if sheet.file_axes is not None:
         command = f"fedjax-bal sweep {shlex.quote(source)}"

@@ -207,6 +207,6 @@ def unknown_published(accuracies: Iterable[str], methods: Collection[str]) -> li
     for name in accuracies:
         recipes = name.partition(" (")[0].split("+")
         if name not in methods and not all(recipe in MethodConfig.choices() for recipe in recipes):
-            text = f"there is no method of this name; {nearest_choices(name, methods)}"
+            text = f"no method has this name; {nearest_choices(name, methods)}"
             problems.append(Problem(("paper", "accuracy", name), text))
     return problems

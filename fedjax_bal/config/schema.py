@@ -62,9 +62,9 @@ class DatasetSection(Variant):
     Attributes:
         name: one of `fedjax_bal.data.DATASETS`; its options are further keys, for instance `path` of the user's own
             files, or `rows` of `synthetic`.
-        mean: what is subtracted from pixels, which are scaled to [0, 1]: a number, one for each channel, or `own` for
+        mean: the mean subtracted from pixels, which are scaled to [0, 1]: a number, one for each channel, or `own` for
             the mean of the training images, see `fedjax_bal.data.normalisation`.
-        std: what they are divided by after that; `own` is the standard deviation of the training images.
+        std: the standard deviation by which they are then divided; `own` is that of the training images.
     """
 
     registry: ClassVar[str] = "data.DATASETS"
@@ -109,15 +109,14 @@ class PartitionSection(Variant):
         clients: N, the number of clients. For `natural` the default is `all`: one for each writer or user of the data
             set.
         seed: the seed of the partition alone.
-        imbalance_factor: the ratio of the largest class to the smallest, to which classes are thinned out before the
+        imbalance_factor: the ratio of the largest class to the smallest after thinning out classes, before the
             scheme divides the images; 1 keeps all images.
         imbalance_profile: how class sizes decrease, see `fedjax_bal.data.partition.long_tailed`.
         imbalance_order: which class is the largest, see `fedjax_bal.data.partition.long_tailed`.
         new_clients: the share of the clients that join when training is over, drawn with `seed`; rounded to whole
-            clients. They are neither trained nor selected nor counted, and number and size of the federation are those
-            of the others. Then the final model is tested on each new client's test rows, as it is and fine-tuned on the
-            client's training rows. They need test rows: those of `evaluation.client_test`, or a natural partition's.
-            None for no new clients.
+            clients. They aren't trained, selected or counted: the federation consists of the other clients. The final
+            model is then tested on each new client's test rows, unchanged and fine-tuned on the client's training rows.
+            They need test rows: from `evaluation.client_test`, or from a natural partition. None for no new clients.
     """
 
     registry: ClassVar[str] = "data.SCHEMES"
@@ -340,7 +339,7 @@ class ShotsSection(Section):
 
     def _check(self) -> Self:
         if self.few > self.many:
-            raise refused(f"received few {self.few} above many {self.many}, so that classes could be both; lower few")
+            raise refused(f"received few {self.few} above many {self.many}, so a class could be both; lower few")
         return self
 
     @property
@@ -395,8 +394,8 @@ class EarlyStoppingSection(Section):
     """The rule that ends a run before its last round: see `fedjax_bal.metrics.EarlyStopping`.
 
     Attributes:
-        patience: evaluated rounds in a row without improvement after which the run ends; None for never. It ends with
-            the dispatch in which this number is reached, regardless of the later rounds of that dispatch.
+        patience: consecutive evaluated rounds without improvement that end the run; None for never. It ends with
+            the dispatch that reaches this number, regardless of the later rounds of that dispatch.
         metric: a metric of the validation rows.
         min_delta: an increase over the best so far counts as an improvement only if it exceeds this.
     """
@@ -487,14 +486,14 @@ class OptimizerSection(Variant):
 
     @classmethod
     def usual_rate(cls, name: str) -> float:
-        """Returns the learning rate with which users of an optimizer begin."""
+        """Returns the usual learning rate of an optimizer."""
         from fedjax_bal.optim import USUAL_RATES
 
         return USUAL_RATES.get(name, 0.001)
 
     @classmethod
     def completed(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Refuses an optimizer other than plain SGD without a rate of its own, and names the usual one."""
+        """Refuses an optimizer other than plain SGD without a learning rate, and names the usual one."""
         fields = cls.model_fields
         name = value.get("name", fields["name"].default)
         default = fields["learning_rate"].default if name == "sgd" else None
@@ -550,7 +549,7 @@ class ServerOptimizerSection(OptimizerSection):
 
     @classmethod
     def usual_rate(cls, name: str) -> float:
-        """Returns the learning rate with which users of an optimizer begin on the server (Reddi et al., 2021)."""
+        """Returns the usual learning rate of an optimizer on the server (Reddi et al., 2021)."""
         return {"sgd": 1.0, "adagrad": 0.1}.get(name, 0.01)
 
 
@@ -609,7 +608,7 @@ class EvaluationSection(options_section(Evaluation, before={"traffic": ("analyse
     Attributes:
         analyses: analyses of plug-ins that examine each method's run with the first seed after its training, such as
             `[privacy]` with `--plugin fedjax_bal.contrib.privacy`; `{NAME: {OPTION: VALUE}}` sets their options.
-        target_accuracy: the accuracy in (0, 1] for which the first round that reaches it is reported; None for none.
+        target_accuracy: an accuracy in (0, 1]; the first round that reaches it is reported. None for none.
         shots: the bounds of many-, medium- and few-shot classes.
         validation: training images that validate the global model.
         client_test: images that test each client.

@@ -131,7 +131,7 @@ def as_dataset(
 
 
 def without_objects(array: np.ndarray) -> np.ndarray:
-    """Returns an array of objects as texts or numbers, if all its items are: pandas, among others, stores texts so.
+    """Converts an array of objects to texts or numbers if all its items are; pandas stores texts as objects.
 
     Texts that are stored as bytes, as TensorFlow has them, become texts too. Anything else is returned unchanged.
 
@@ -322,7 +322,7 @@ def _check_labels(name: str, labels: np.ndarray, count: int) -> None:
     if labels.min() == -1:
         raise ValueError(
             f"{name} holds -1 in row {np.argmin(labels)}, which is no label: it marks rows whose labels are hidden, as "
-            "in the test sets of competitions, or unknown; take another split, validation for instance, or leave these "
+            "in the test sets of competitions, or unknown; use another split, validation for instance, or leave these "
             "rows out"
         )
     if labels.min() < 0 or labels.max() >= count:

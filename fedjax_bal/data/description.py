@@ -123,7 +123,7 @@ def describe(labels: np.ndarray, parts: Sequence[np.ndarray], num_classes: int) 
 
 
 def empty_clients(counts: Collection[int], clients: int) -> str:
-    """Words the share of clients without rows; no text if there are none.
+    """Describes the share of clients without rows; empty if there are none.
 
     Args:
         counts: the number of empty clients in a partition, or in each of several, for which the range is given.

@@ -1,4 +1,4 @@
-"""Data sets from objects that yield examples: those of PyTorch and of tf.data. Neither library is imported."""
+"""Data sets from objects that yield examples (PyTorch, tf.data). Neither library is imported."""
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence

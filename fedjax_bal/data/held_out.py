@@ -42,7 +42,7 @@ def carve(rng: np.random.Generator, labels: np.ndarray, per_class: Count) -> tup
     if sizes.min() < per_class:
         rarest = int(np.argmin(sizes))
         raise ValueError(
-            f"per_class={per_class}, but class {labels[groups[rarest][0]]} has only {sizes[rarest]} rows; take at "
+            f"per_class={per_class}, but class {labels[groups[rarest][0]]} has only {sizes[rarest]} rows; use at "
             "most as many."
         )
     return _draw(rng, groups, np.full(len(sizes), per_class))
@@ -126,7 +126,7 @@ def split_test_users(
     """
     names, owners = np.unique(users, return_inverse=True)
     if len(names) < 2:
-        raise ValueError("test_by: received 'clients', but all rows belong to one user; take 'classes'")
+        raise ValueError("test_by: received 'clients', but all rows belong to one user; use 'classes'")
     (count,) = _share_of(np.array([len(names)]), share)
     held = np.isin(owners, np.random.default_rng(seed).choice(len(names), count, replace=False))
     lost = np.setdiff1d(labels, labels[~held])

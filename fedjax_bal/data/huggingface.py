@@ -1,4 +1,4 @@
-"""Data sets from those of Hugging Face; their library is imported only to load a path."""
+"""Data sets from Hugging Face's `datasets`, which is imported only to load a path."""
 
 import importlib
 import os

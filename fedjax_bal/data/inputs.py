@@ -34,7 +34,7 @@ def is_frame(value: Any) -> bool:
 
 
 def to_array(value: Any) -> np.ndarray:
-    """Returns as an array what libraries have in its place: tensors of PyTorch, pictures of Pillow, and lists of them.
+    """Converts other libraries' objects to an array: PyTorch's tensors, Pillow's pictures, and lists of them.
 
     Types that NumPy lacks, bfloat16 and float8, become float32, which holds their numbers exactly.
 
@@ -236,7 +236,7 @@ def check_images(who: str, inputs: Any) -> None:
     if inputs.ndim != 4 or are_tokens(inputs):
         raise ValueError(
             f"{who}: received inputs of shape {tuple(inputs.shape[1:])} and type {inputs.dtype}, must be images "
-            "(height, width, channels): only pixels can be shifted, turned or mirrored; take methods that leave inputs "
+            "(height, width, channels): only pixels can be shifted, turned or mirrored; use methods that leave inputs "
             "as they are, methods=[fedavg,rebafl] for instance"
         )
 

@@ -27,7 +27,7 @@ _FOLDER = "fedjax_bal"  # subfolder of the one with the official files
 
 
 class FoundFiles(NamedTuple):
-    """A data set's files: a description, the files and folders that decide what is read, and the reading function."""
+    """The files of a data set that were found: a description, their places, and the function that reads them."""
 
     kind: str
     places: tuple[Path, ...]

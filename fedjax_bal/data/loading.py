@@ -88,7 +88,7 @@ def load(
 
 
 def stand_in(reader: Reader) -> Dataset:
-    """Black images in place of an official data set, as many as it has, with classes of equal size: for plans.
+    """Makes as many black images as an official data set has, with classes of equal size, for plans.
 
     Example:
         >>> dataset = stand_in(find_reader("cifar10"))

@@ -173,7 +173,7 @@ def with_categories(
 
 
 class TextColumns(NamedTuple):
-    """Columns of texts: those whose texts repeat, as categories do, and those of dates, record numbers or remarks."""
+    """Columns of texts: categories, whose texts repeat, and others (dates, record numbers, remarks)."""
 
     repeating: list[str]
     others: list[str]
@@ -252,7 +252,7 @@ def _indicators(table: InputTable, column: str, categories: Sequence[str]) -> di
 
 
 def refuse_record_numbers(table: InputTable, names: Sequence[str]) -> None:
-    """Raises `DataError` for a column of integers, as they were read, that would be learnt by heart, or lose digits."""
+    """Raises `DataError` for a column of integers that a model would memorise, or that would lose digits."""
     for name in names:
         if name in table.columns:
             _refuse_record_numbers(table.source, name, _column(table, name))

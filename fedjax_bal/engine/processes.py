@@ -48,7 +48,7 @@ class ProcessGroup(NamedTuple):
         return [json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths, strict=True)]
 
     def any(self, flag: bool) -> bool:
-        """True if the flag is set on any process."""
+        """Returns whether the flag is set on any process."""
         return any(self.share(flag))
 
     def least(self, number: int | None) -> int | None:
@@ -65,7 +65,7 @@ class ProcessGroup(NamedTuple):
             )
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Returns the first process's value on all processes; pickled, as the processes of a run trust each other."""
+        """Returns the first process's value on all processes; pickled, because a run's processes trust each other."""
         if self.count == 1:
             return make()
         packed = pickle.dumps(make()) if self.first else b""

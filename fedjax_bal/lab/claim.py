@@ -1,4 +1,4 @@
-"""Chooses and claims the folder of a session: the one that the user gave, otherwise the first that fits."""
+"""Chooses and claims the folder of a session: the one given by the user, otherwise the first that fits."""
 
 import contextlib
 import itertools
@@ -19,7 +19,7 @@ from fedjax_bal.lab.sweep_plan import Sweep
 def claim_run_folder(
     session: contextlib.ExitStack, config: Config, out: Path | None, note: Callable[[str], None], *, lock: bool = True
 ) -> tuple[RunFolder, Config]:
-    """Claims the folder of a comparison for a session, in the first of its processes; the others learn what it chose.
+    """Claims the folder of a comparison for a session; the first process chooses it and tells the others.
 
     Args:
         session: keeps the folder locked.

@@ -172,18 +172,18 @@ class Comparison:
         self._write_metrics()
 
     def _check_execution(self, first: RecordedExecution, now: RecordedExecution) -> None:
-        """Refuses other settings of jax than those with which the runs began; notes another number of devices."""
+        """Refuses jax settings other than those of the runs' first session; notes a different number of devices."""
         differing = environment.differing_settings(first.settings, now.settings)
         if differing:
             raise FolderError(
-                f"{self.folder.path}: was begun with other settings of jax, on which its numbers depend: {differing}; "
-                f"set them as they were, or {START_OVER}"
+                f"{self.folder.path}: was started with different jax settings, which change its numbers: {differing}; "
+                f"restore them, or {START_OVER}"
             )
         if first.devices != now.devices:
             self.note(f"started on {first.devices} device(s), resumes on {now.devices}: last digits may differ")
 
     def _settle_strategies(self, first: RecordedExecution) -> dict[str, str]:
-        """Makes runs go on with the strategies with which they began, and returns these, by method."""
+        """Makes runs continue with the strategies that they started with, and returns these by method."""
         # Older versions took the platform's strategy for all networks.
         older = "map" if target_platform() == "cpu" else "vmap"
         for run in self.runs:
@@ -193,7 +193,7 @@ class Comparison:
         return {run.id.method: run.simulation.setting.layout.strategy for run in self.runs}
 
     def last_state(self, run: Run) -> RunState | None:
-        """Returns what a run has last saved; None if it has saved nothing."""
+        """Returns the last saved state of a run; None if it has saved none."""
         if isinstance(self.folder, MemoryFolder):
             return self.folder.snapshots.get(run.id)
         return run.load_checkpoint()

@@ -166,7 +166,7 @@ class Progress:
         if any(unit.left or unit.trained for unit in every):
             self.note(f"{count} finished in {duration(self._clock() - self._began)}")
         elif every:
-            self.note(f"{count} were finished before")
+            self.note(f"{count} were already finished")
         self._units = {}
         self._methods = {}
 

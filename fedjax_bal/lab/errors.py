@@ -17,7 +17,7 @@ class FolderError(ValueError):
 
 
 class ForeignFolderError(FolderError):
-    """A folder of another configuration or sweep than what is asked for; `differences` says in what they differ."""
+    """A folder of a different configuration or sweep; `differences` lists how it differs from the requested one."""
 
     def __init__(self, message: str, differences: str) -> None:
         super().__init__(message)

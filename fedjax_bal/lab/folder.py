@@ -120,7 +120,7 @@ class RunFolder(OutputFolder):
 
     @contextlib.contextmanager
     def claimed(self, config: Config, *, lock: bool = True) -> Iterator[str]:
-        """Locks the folder, and compares its configuration with what is asked for; yields what `compared` returns.
+        """Locks the folder, and compares its configuration with the requested one; yields the result of `compared`.
 
         A dry run takes no `lock`, and writes nothing.
 
@@ -234,7 +234,7 @@ class RunFolder(OutputFolder):
         self._write_json(_EXECUTION, execution._asdict())
 
     def checkpoints(self, method: str, seed: int) -> Path:
-        """The folder of one run's checkpoints."""
+        """Returns the folder of one run's checkpoints."""
         return self.path / _CHECKPOINTS / run_name(method, seed)
 
     def save(self, method: str, seed: int, round: int, tree: Any) -> None:
@@ -294,7 +294,7 @@ class RunFolder(OutputFolder):
     # Results
 
     def read_summary(self) -> dict[str, Any]:
-        """Reads what the last session found; empty before the first one has ended. Absent metrics become None."""
+        """Reads the summary of the last session; empty before the first one has ended. Absent metrics become None."""
         metrics = [metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT]
         with reading(self.path / _SUMMARY, "restore a copy of it, or delete it and run the command again"):
             if summary := self._read_json(_SUMMARY):
@@ -372,21 +372,21 @@ class RunFolder(OutputFolder):
         self._write_json(kind.format(run_name(method, seed)), figures)
 
     def write_findings(self, name: str, method: str, seed: int, found: Findings) -> None:
-        """Writes what an analysis found in a run; the numbers come last, as they mark it as done."""
+        """Writes the findings of an analysis of a run; the numbers are written last and mark it as done."""
         file = _FINDINGS.format(name, run_name(method, seed))
         if found.arrays:
             self._write_arrays(f"{file}.npz", found.arrays)
         self._write_json(f"{file}.json", found.numbers)
 
     def read_findings(self, name: str, method: str, seed: int) -> Findings | None:
-        """Reads what an analysis found in a run; None if it isn't done."""
+        """Reads the findings of an analysis of a run; None if it isn't done."""
         file = _FINDINGS.format(name, run_name(method, seed))
         with reading(self.path / f"{file}.json", "delete it and run the command again"):
             numbers = self._read_json(f"{file}.json")
         return None if numbers is None else Findings(numbers, self._read_arrays(f"{file}.npz"))
 
     def clear_findings(self, method: str, seed: int) -> None:
-        """Deletes what analyses found in a run."""
+        """Deletes the findings of analyses of a run."""
         self._remove(f"{_FINDINGS.format('*', run_name(method, seed))}.*")
 
     # For readers
@@ -395,15 +395,16 @@ class RunFolder(OutputFolder):
         """Reads the folder's configuration; raises `ValueError` if it can't, or if a plug-in isn't loaded."""
         if self.read_sheet()[0].get(PYTHON):
             raise FolderError(
-                f"{self.path}: was trained in Python, from objects that a folder can't hold: the same call of "
-                "fedjax_bal.compare, with this folder as out=, trains nothing and has the models"
+                f"{self.path}: was trained in Python, from objects that a folder can't hold: call "
+                "fedjax_bal.compare with the same arguments and this folder as out=; it returns the models without "
+                "training"
             )
         return load_config(self.path / _CONFIG)
 
     def read_runs(self) -> tuple[dict[str, str], tuple[int, ...]]:
         """Reads the methods' names in reports, by their names in results, and the seeds; no plug-in is needed."""
         if not self.exists():
-            raise FolderError(f"{self.path / _CONFIG}: there is no such file; give the folder that a run wrote")
+            raise FolderError(f"{self.path / _CONFIG}: no such file; give a folder that a run wrote")
         config, _ = self.read_sheet()
         with reading(self.path / _CONFIG, CHOOSE_ANOTHER):
             labels = {str(entry["name"]): str(entry.get("label") or entry["name"]) for entry in config["methods"]}
@@ -431,7 +432,7 @@ class RunFolder(OutputFolder):
             FolderError: a file is missing, damaged, or can't be read.
         """
         if not self.path.is_dir():
-            raise FolderError(f"{self.path}: no such folder; give the folder that a run wrote")
+            raise FolderError(f"{self.path}: no such folder; give a folder that a run wrote")
         if not any((self.path / name).exists() for name in (_CONFIG, _SUMMARY, _METRICS)):
             within = next(iter(sorted(self.path.glob(f"*/{_CONFIG}"))), Path("runs", "quickstart", _CONFIG)).parent
             raise FolderError(f"{self.path}: holds no run or sweep; give the folder that one wrote, such as {within}")

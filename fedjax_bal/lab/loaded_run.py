@@ -175,8 +175,8 @@ class LoadedRun:
         results = self._folder.read_clients()
         if not results:
             raise FolderError(
-                f"{self._folder.path}: has no clients.csv: sessions write it when they end, if clients have test rows "
-                "(a natural partition of data whose test rows have users, or evaluation.client_test)"
+                f"{self._folder.path}: has no clients.csv: a session writes it at its end if clients have test rows "
+                "(evaluation.client_test, or the natural partition of data whose test rows have users)"
             )
         counts = [len(run.names) for run in results]
         columns = {

@@ -106,7 +106,7 @@ class RunBatch:
 
 
 def unfinished(runs: Iterable[Run], callbacks: Sequence[Callback]) -> list[Run]:
-    """Returns the resumed runs with rounds left; ends those that are over, because a kill may have prevented it."""
+    """Returns the resumed runs with rounds left; ends runs that are over, which a kill may have prevented."""
     left = []
     for run in runs:
         if run.failure is not None:

@@ -59,7 +59,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A method of `fedjax_bal.compare` with settings of its own; what is None is as for the other methods.
+    """A method of `fedjax_bal.compare` with its own settings; settings that are None are those of the comparison.
 
     Attributes:
         recipe: the method, from `fedjax_bal.recipes`.
@@ -344,8 +344,8 @@ def _described(key: str, value: Any, *, exact: bool) -> Any:
         text = " ".join(repr(value).split())
     if exact and _ADDRESS.search(text):
         raise ValueError(
-            f"{key}: received {text:.100}, a function, by which a folder can't tell whether a later call asks for the "
-            "same: give it by name, such as selection.Choice('uniform'), or leave out= out"
+            f"{key}: received {text:.100}, a function, which a folder can't compare with that of a later call: "
+            "give it by name, such as selection.Choice('uniform'), or leave out= out"
         )
     text = _ADDRESS.sub("", text)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... sha256 {_sha256(text).tobytes().hex()}"

@@ -1,4 +1,4 @@
-"""What remains to be done in a run or sweep: programs, runs, local steps and memory; in a dry run also the time."""
+"""The work left in a run or sweep: programs, runs, local steps and memory; in a dry run also the time."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence

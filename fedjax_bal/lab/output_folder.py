@@ -1,4 +1,4 @@
-"""What the folders of runs and sweeps have in common: one lock, reading and writing of files, and their checksums."""
+"""The base of run and sweep folders: one lock, reading and writing of files, and their checksums."""
 
 import contextlib
 import hashlib

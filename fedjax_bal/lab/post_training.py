@@ -70,7 +70,7 @@ class PostTraining(Callback):
 
 
 def some_of_each_class(federation: Federation, classes: int, count: int) -> np.ndarray:
-    """The clients' first images of each class, `UInt8[classes, count, H, W, K]`; black where a class has fewer."""
+    """Returns the clients' first images by class, `UInt8[classes, count, H, W, K]`; black where a class has fewer."""
     rows = np.unique(np.asarray(federation.rows))
     labels = np.asarray(federation.labels)[rows]
     images = federation.images

@@ -1,4 +1,4 @@
-"""What a folder holds: parts of `summary.json`, and the records that readers get.
+"""The contents of a folder: parts of `summary.json`, and the records that readers get.
 
 Metrics are declared in `fedjax_bal.metrics`.
 """

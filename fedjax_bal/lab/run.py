@@ -1,4 +1,4 @@
-"""A run: one method with one seed. What identifies it, its results so far, and its checkpoints.
+"""A run, one method with one seed: its identity, its results so far, and its checkpoints.
 
 A run's state is the snapshot after its last dispatch (round, model, selector, counts), the lines of its evaluated
 rounds, and its last confusion matrix. A checkpoint holds all of it but the lines, which are in `metrics.jsonl`.
@@ -148,7 +148,7 @@ class Run:
         self.folder.save(*self.id, snapshot.round, fetch(self.saved(snapshot)))
 
     def saved(self, snapshot: Snapshot) -> RunState:
-        """Returns the content of a checkpoint: of clients' memories only those that were used."""
+        """Returns the content of a checkpoint, with only those clients' memories that were used."""
         memory = rows_to_save(snapshot.state.memory, snapshot.asked)
         snapshot = snapshot._replace(state=snapshot.state._replace(memory=memory))
         saved = self._template()._replace(snapshot=snapshot)  # with zeros for counts
@@ -274,7 +274,7 @@ def run_identity(config: Config, index: int, seed: int) -> np.ndarray:
 def load_variables(
     folder: RunFolder, config: Config, index: int, seed: int, shapes: Variables, note: Callable[[str], None]
 ) -> tuple[int, Variables] | None:
-    """Loads the round and the global model of a run's newest undamaged checkpoint, without the data; None if none.
+    """Loads the round and the global model of a run's newest undamaged checkpoint, without the data; None without any.
 
     Raises the same errors as `Run.load_checkpoint`, but can't tell whether the data have changed.
     """

@@ -48,7 +48,7 @@ class SearchResult(NamedTuple):
 
     @property
     def improves(self) -> bool:
-        """Returns whether the best values aren't those of the configuration."""
+        """Returns whether the best values differ from the configuration's."""
         return any(self.best[key.name] != key.own for key in self.search.keys)
 
 

@@ -18,7 +18,7 @@ _MOST_DIFFERENCES = 8
 
 
 class SearchFolder(OutputFolder):
-    """The files of a search: what it searches, Optuna's journal of its trials, and a sweep's folder for each method."""
+    """The files of a search: its plan, Optuna's journal of its trials, and a sweep's folder for each method."""
 
     marker = _SHEET
     kind = "a search's folder"
@@ -30,11 +30,11 @@ class SearchFolder(OutputFolder):
         return self.path / _JOURNAL
 
     def sweep(self, method: str) -> SweepFolder:
-        """The folder of a method's trials."""
+        """Returns the folder of a method's trials."""
         return SweepFolder(self.path / _TRIALS / method_name(method))
 
     def comparison(self, trials: int) -> RunFolder:
-        """The folder of the comparison after a number of trials of each method."""
+        """Returns the folder of the comparison after a number of trials of each method."""
         return RunFolder(self.path / f"best-of-{trials}")
 
     def read_devices(self) -> int | None:

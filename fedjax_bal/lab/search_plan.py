@@ -98,7 +98,7 @@ class SearchedKey(NamedTuple):
         return number and self.wanted.low <= self.own <= self.wanted.high
 
     def value(self, drawn: Any) -> Any:
-        """Returns the key's value for what a study has drawn."""
+        """Returns the key's value for a value drawn by a study."""
         if self.wanted.values:
             return self.by_text[drawn]
         if self.whole:

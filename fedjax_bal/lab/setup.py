@@ -83,7 +83,7 @@ class SharedInputs:
         return self.made[key]
 
     def layout(self, config: MethodConfig) -> Layout:
-        """The devices that share the work."""
+        """Returns the devices that share the work."""
         wanted = self.devices or config.execution.options.devices
         count = device_count(wanted)
         if wanted == "auto" and not self.devices and self.initial_devices is not None:
@@ -91,7 +91,7 @@ class SharedInputs:
         return Layout(devices=count)
 
     def dataset(self, config: MethodConfig) -> Dataset:
-        """The data set."""
+        """Returns the data set."""
         wanted = config.dataset
         reader = data.find_reader(wanted.name)
         if self.plan and self.data_dir is None and reader.origin == "official" and reader.counts and not reader.clients:
@@ -100,18 +100,18 @@ class SharedInputs:
         return self.cached("dataset", lambda: data.load(wanted.name, self.data_dir, **wanted.parameters), wanted)
 
     def test_set(self, config: MethodConfig) -> TestSet:
-        """The test set, placed on the devices."""
+        """Returns the test set, placed on the devices."""
         dataset = self.dataset(config)
         layout = self.layout(config)
         place = lambda: divide(padded(in_batches(dataset.test_images, dataset.test_labels), layout.devices), layout)
         return self.cached(f"test on {layout.devices}", place, config.dataset)
 
     def federation(self, config: MethodConfig) -> Federation:
-        """The partitioned federation without new clients, with its images on the devices."""
+        """Returns the partitioned federation without new clients, with its images on the devices."""
         return self._federations(config)[0]
 
     def new_clients(self, config: MethodConfig) -> Federation | None:
-        """The clients of `partition.new_clients`, with the same images; None for none."""
+        """Returns the clients of `partition.new_clients`, with the same images; None for none."""
         return self._federations(config)[1]
 
     def _federations(self, config: MethodConfig) -> tuple[Federation, Federation | None]:
@@ -129,11 +129,11 @@ class SharedInputs:
         return federation
 
     def data_digest(self, config: MethodConfig) -> np.ndarray:
-        """SHA-256, `UInt8[32]`, of images, labels, class names, owners of rows, partition and auxiliary rows."""
+        """Hashes images, labels, class names, owners of rows, partition and auxiliary rows: SHA-256, `UInt8[32]`."""
         return self.cached("data digest", lambda: self._digest(config), *_sections(config))
 
     def fingerprint(self, config: MethodConfig) -> np.ndarray:
-        """SHA-256, `UInt8[32]`, of the data, initial weights and traces, all that a run reads from files."""
+        """Hashes all that a run reads from files (data, initial weights and traces): SHA-256, `UInt8[32]`."""
         images = self.data_digest(config)
         digests = {name: getattr(self.presence(config, name), "digest", None) for name in _DYNAMICS}
         if config.model.weights is not None:
@@ -146,7 +146,7 @@ class SharedInputs:
         return np.frombuffer(digest.digest(), np.uint8)
 
     def presence(self, config: MethodConfig, name: str) -> Any:
-        """Availability, delivery or speed of the clients; each file is read once."""
+        """Returns the availability, delivery or speed of the clients; each file is read once."""
         section = getattr(config, name)
         with prefix_errors(f"{name} (of {config.name})"):
             return self.cached(name, lambda: _DYNAMICS[name][section.name](**section.parameters), section)
@@ -177,7 +177,7 @@ class SharedInputs:
         return [*lines, *(f"note: {text}" for text in list(self.cautions)[:_MOST_LINES])]
 
     def model(self, config: MethodConfig) -> Model:
-        """The network."""
+        """Returns the network."""
         dataset = self.dataset(config)
         shape = dataset.train_images.shape[1:]
         file = config.model.weights
@@ -195,7 +195,7 @@ class SharedInputs:
         return self.cached("model", make, config.model, config.dataset)
 
     def weights(self, config: MethodConfig) -> Variables:
-        """The weights that the network starts from."""
+        """Returns the weights that the network starts from."""
         with prefix_errors("model.weights"):
             return self.cached("weights", lambda: load_weights(config.model.weights or ""), config.model)
 
@@ -239,7 +239,7 @@ def hash_arrays(digest: Any, arrays: Iterable[Any]) -> None:
 
 
 def _digest_of(variables: Variables) -> bytes:
-    """SHA-256 of names, types, shapes and values."""
+    """Computes the SHA-256 of names, types, shapes and values."""
     digest = hashlib.sha256()
     for name, leaf in models.named_leaves(variables).items():
         array = np.ascontiguousarray(leaf)
@@ -258,7 +258,7 @@ def network(section: ModelSection, classes: int, shape: Sequence[int]) -> Model:
 
 
 def _sections(config: MethodConfig) -> tuple[Any, ...]:
-    """The sections of a configuration that determine which client holds which images."""
+    """Returns the sections of a configuration that determine which client holds which images."""
     held = (config.evaluation.validation, config.evaluation.client_test)
     return config.dataset, config.partition, config.auxiliary, *held
 

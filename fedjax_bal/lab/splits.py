@@ -34,7 +34,7 @@ class RowsUsed(NamedTuple):
     input_names: tuple[str, ...] | None = None
 
     def with_empty_clients(self, counts: Collection[int] = ()) -> str:
-        """The whole line, with the range of empty clients where there are several partitions."""
+        """Returns the whole line, with the range of empty clients where there are several partitions."""
         return "; ".join(filter(None, (self.text, data.empty_clients([self.empty, *counts], self.clients))))
 
 
@@ -197,7 +197,7 @@ def _take_auxiliary(dataset: Dataset, wanted: AuxiliarySection, seed: int) -> Tr
     if len(numbers[scarce]) < wanted.per_class:
         raise ValueError(
             f"per_class: received {wanted.per_class}, but the test set has only {len(numbers[scarce])} images of class "
-            f"{scarce}; take at most that many"
+            f"{scarce}; use at most that many"
         )
     taken = np.concatenate([rows[: wanted.per_class] for rows in numbers])
     images = np.concatenate([images, dataset.test_images[taken]])
@@ -222,7 +222,7 @@ def _take_validation(pool: TrainingRows, config: Sections) -> TrainingRows:
         value = wanted.per_class
         taken, left = data.carve(rng, labels, value)  # type: ignore[arg-type]
     if not len(left):
-        raise ValueError(f"{key}: received {value}, which leaves none of {len(rest)} images to train on: take fewer")
+        raise ValueError(f"{key}: received {value}, which leaves none of {len(rest)} images to train on: use fewer")
     return pool._replace(rest=rest[left], auxiliary=pool.auxiliary | {VALIDATION: rest[taken]})
 
 

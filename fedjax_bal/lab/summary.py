@@ -43,7 +43,7 @@ class Cost(NamedTuple):
         return Cost(self.compile_s, self.train_s + seconds, self.client_updates + updates, self.samples + samples)
 
     def rates(self) -> dict[str, float | None]:
-        """Training rates, excluding compilation; None before any training."""
+        """Computes training rates, excluding compilation; None before any training."""
         counts = {"client_updates_per_s": self.client_updates, "samples_per_s": self.samples}
         return {name: round(count / self.train_s, 3) if self.train_s > 0 else None for name, count in counts.items()}
 

@@ -276,7 +276,7 @@ def run_sweep(
         ):
             display.note(line)
     if others:
-        display.note(f"points of {folder.path} that this sweep lacks, and its table, too: {len(others)}")
+        display.note(f"earlier points in {folder.path} that are not in this sweep or its table: {len(others)}")
     units: dict[Hashable, WorkUnit] = {}
     for batch in batches:
         steps = sum(steps_per_round(run.simulation) for run in batch.runs)

@@ -47,16 +47,16 @@ class SweepFolder(OutputFolder):
         return self.path / _RESULTS
 
     def point(self, label: str) -> RunFolder:
-        """The run folder of a point."""
+        """Returns the run folder of a point."""
         return RunFolder(self.path / POINTS / label)
 
     def points(self) -> list[RunFolder]:
-        """The existing run folders of points, sorted by name."""
+        """Returns the existing run folders of points, sorted by name."""
         folder = self.path / POINTS
         return [RunFolder(point) for point in sorted(folder.iterdir()) if point.is_dir()] if folder.is_dir() else []
 
     def other_points(self, points: Collection[str]) -> list[str]:
-        """Names the points of the folder that are not among those of a sweep, whose table leaves them out."""
+        """Names the points in the folder that a sweep, and so its table, doesn't have."""
         return [name for point in self.points() if point.exists() and (name := point.path.name) not in points]
 
     def read_devices(self) -> int | None:
@@ -172,8 +172,8 @@ class SweepFolder(OutputFolder):
         """Reads the rows of the table, which has a column for each swept key; values are numbers, texts or None."""
         if not self.results.exists():
             raise FolderError(
-                f"{self.results}: doesn't exist yet, as no run of the sweep has finished; if it has ended, start "
-                "it again with `fedjax-bal sweep`"
+                f"{self.results}: doesn't exist yet, because no run of the sweep has finished; if the sweep was "
+                "interrupted, start it again with `fedjax-bal sweep`"
             )
         with reading(self.results, _REWRITE):
             rows = read_csv(self._read(_RESULTS).decode())

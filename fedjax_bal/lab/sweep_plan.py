@@ -221,7 +221,7 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
 
 
 def plan_sweep(command: Sheet) -> Sweep:
-    """Checks what a command asks for as a sweep; errors are those of `load_sweep`."""
+    """Checks a command as a sweep; raises the errors of `load_sweep`."""
     source = command.source
     sheet = command.stated
     if not command.is_sweep:

@@ -63,7 +63,7 @@ class Tracker(Protocol):
 
 
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the numbers of a line of `metrics.jsonl` by name, those of a list by name and position.
+    """Returns the numbers of a line of `metrics.jsonl` by name; numbers in a list by name and position.
 
     The line's method, seed and round, and values that are not numbers, are left out.
     """

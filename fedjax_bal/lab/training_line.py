@@ -1,4 +1,4 @@
-"""The line `training:`, before training and on the page: with what methods train, and which differ from the others."""
+"""The line `training:`, before training and on the page: how methods train, and which differ from the others."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ _OPTIMIZER = "training.optimizer."
 
 
 def training_line(sheet: Mapping[str, Any], axes: Mapping[str, Sequence[Any]] = {}) -> str:
-    """Describes rounds, epochs or steps, batch size, and the optimizer: its rate, and what isn't at its default.
+    """Describes rounds, epochs or steps, batch size, and the optimizer: its rate, and options without their defaults.
 
     Args:
         sheet: a resolved configuration, as a run folder records it; of a sweep that of any point.

@@ -45,7 +45,7 @@ class PriorCalibration(Logits):
     absent: int = static(0)
 
     def caution(self, context: CheckContext, cohort: int) -> str:
-        """Counts the clients of a single class if they are the majority, as their calibrated loss is next to 0."""
+        """Counts the clients of a single class if they are the majority: their calibrated loss is close to 0."""
         smoothed = self.epsilon > _SMALL_EPSILON or (self.epsilon > 0 and self.tau < 1)
         if self.counts == "global" or self.absent or smoothed:
             return ""
@@ -55,7 +55,7 @@ class PriorCalibration(Logits):
             return ""
         return (
             f"{single:,} of {clients:,} clients have rows of a single class, which their class prior already predicts: "
-            "their cross-entropy is next to 0 and teaches next to nothing; use fewer clients or a partition with more "
+            "their cross-entropy is close to 0 and teaches almost nothing; use fewer clients or a partition with more "
             "classes a client, or another method"
         )
 

@@ -60,7 +60,7 @@ class WarmUp(Part, abc.ABC):
         if self.warm_up >= context.rounds:
             begin = self.warm_up + 1
             raise ValueError(
-                f"warm_up: the first fakes come in round {begin}, but rounds={context.rounds}, so that there would be "
+                f"warm_up: the first fakes come in round {begin}, but rounds={context.rounds}, so there would be "
                 f"none: lower warm_up so that they come in round {context.rounds} or earlier, or set rounds to {begin} "
                 "or more"
             )
@@ -113,7 +113,7 @@ class _Generating(WarmUp, abc.ABC):
         if self.gamma and context.normalisation and not context.normalisation.statistics:
             raise ValueError(
                 f"generator: received the model {context.model!r} without batch normalisation and "
-                f"gamma={self.gamma:g}, the weight of batch statistics in the generator's loss: take a model with "
+                f"gamma={self.gamma:g}, the weight of batch statistics in the generator's loss: use a model with "
                 f"batch normalisation ({', '.join(BATCH_NORMALISED)}), or set gamma to 0 to train the generator on the "
                 "model's answers alone"
             )
@@ -276,12 +276,12 @@ class Fakes(WarmUp, roles.Batches, roles.Loss):
     def check(self, context: CheckContext) -> None:
         """Rejects token inputs, models with too few classes, and fakes whose source isn't in the recipe."""
         if are_tokens(context.federation.images):
-            raise ValueError("fakes: received token ids, must be images: no fake can be made of ids; take fedavg")
+            raise ValueError("fakes: received token ids, must be images: ids have no fakes; use fedavg")
         classes = context.model.num_classes
         if classes < 2:
             raise ValueError(
                 f"fakes: received a model of {classes} class, must have at least 2: no other class can be added; "
-                "take fedavg"
+                "use fedavg"
             )
         if self.labels == "rarest" and not 1 <= self.rarest <= classes:
             raise ValueError(
@@ -290,7 +290,7 @@ class Fakes(WarmUp, roles.Batches, roles.Loss):
         if self.images == "generator" and not any(part.slot == SLOT for part in context.parts):
             raise ValueError(
                 "fakes: received images='generator' without a generator; put SharedGenerator or "
-                "LocalGenerator into the recipe, or take images='gaussian'"
+                "LocalGenerator into the recipe, or use images='gaussian'"
             )
 
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
@@ -438,7 +438,7 @@ def cbfl(
         raise ValueError(
             f"cbfl: received interval={interval} and teacher={teacher!r} with generator='per_client', must be 1 and "
             "'current': clients' own generators are trained at each local training, against the model received; or "
-            "take 'shared'"
+            "use 'shared'"
         )
     begin = max(warm_up - 1, 0)  # parts count rounds from 0
     images = "gaussian" if generator == "gaussian" else "generator"

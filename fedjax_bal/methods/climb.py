@@ -41,7 +41,7 @@ class DualWeights(Weigh, Server):
     @property
     def needs(self) -> tuple[Need, ...]:
         """Requires that its weights count, and that no other part weights clients; most ignore their sizes, too."""
-        why = "which weighs clients, too, so that it isn't clear how much their losses count"
+        why = "which weighs clients, too, so it isn't clear how much their losses count"
         return weighted_mean("climb"), without_other("climb", self, Weigh, because=why)
 
     def init_server(self, server: ServerContext) -> Array:

@@ -26,9 +26,9 @@ P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SINGLE = {
-    Criterion: "replace the cross-entropy; there is only one criterion",
-    Reduce: "reduce the updates; there is only one reduction",
-    Shift: "choose where a gradient is taken; there is only one such place",
+    Criterion: "replace the cross-entropy; a run has only one criterion",
+    Reduce: "reduce the updates; a run has only one reduction",
+    Shift: "choose where a gradient is taken; a run has only one such place",
 }
 """The roles that at most one part of a recipe may play, each with the rest of an error message."""
 
@@ -245,7 +245,5 @@ def _single_setting(recipes: tuple[Recipe, ...], field: str) -> Any:
     setters = [recipe for recipe in recipes if getattr(recipe, field) is not None]
     for other in setters[1:]:
         if getattr(other, field) != getattr(setters[0], field):
-            raise ValueError(
-                f"combine: {setters[0].name} and {other.name} set {field} differently; there is only one of it"
-            )
+            raise ValueError(f"combine: {setters[0].name} and {other.name} set {field} differently; a run has only one")
     return getattr(setters[0], field) if setters else None

@@ -168,7 +168,7 @@ def _check_clipping(context: NeedsContext) -> None:
     if context.clips:
         raise ValueError(
             "dp: received execution.broken_clients: clip, whose bound is a multiple of the median norm of all updates, "
-            "so that one client changes the others' updates without noise: set it to raise or exclude"
+            "so one client changes the others' updates without noise: set it to raise or exclude"
         )
 
 
@@ -177,7 +177,7 @@ def _check_statistics(context: NeedsContext) -> None:
     if context.normalisation and context.normalisation.statistics and not kept:
         raise ValueError(
             f"dp: received the model {context.model}, whose batch statistics would be averaged without noise: "
-            "take one without batch normalisation (some have the option norm: group), or add fedbn, which keeps "
+            "use one without batch normalisation (some have the option norm: group), or add fedbn, which keeps "
             "these layers with each client"
         )
 

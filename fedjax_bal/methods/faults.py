@@ -126,7 +126,7 @@ def _check_places(clients: tuple[int, ...], chosen: tuple[int, ...] | None, cont
     if chosen and min(chosen) > context.rounds:
         raise ValueError(
             f"faults: rounds: received {', '.join(map(str, chosen))}, but the run ends after round {context.rounds}, "
-            "so that nothing would go wrong: name a round of the run, or none for all of them"
+            "so no update would break: name a round of the run, or none for all of them"
         )
     absent = [client for client in clients if context.clients is not None and client >= context.clients]
     if absent:

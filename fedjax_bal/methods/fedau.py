@@ -34,7 +34,7 @@ class AbsenceWeights(Weigh, Step, abc.ABC):
     @property
     def needs(self) -> tuple[Need, ...]:
         """Requires a mean of the updates with their weights, which no other part rescales after weighting."""
-        why = "which also weights updates and changes their mean, so that absence would be corrected twice or wrongly"
+        why = "which also weights updates and changes their mean, so absence would be corrected twice or wrongly"
         return weighted_mean("fedau"), only_rescaling("fedau", self, because=why), Need("", self._check_sizes)
 
     @abc.abstractmethod

@@ -33,7 +33,7 @@ class OwnNormalisation(Personal):
 def _check_layers(context: NeedsContext) -> None:
     if context.normalisation and not context.normalisation.layers:
         raise ValueError(
-            f"fedbn: received the model {context.model}, none of whose layers has 'norm' in its name: take a "
+            f"fedbn: received the model {context.model}, none of whose layers has 'norm' in its name: use a "
             "model with normalisation layers, or name them so"
         )
 

@@ -36,7 +36,7 @@ class StalenessWeights(Weigh, Step):
     def needs(self) -> tuple[Need, ...]:
         """Requires a mean of the updates, which no other part rescales after weighting."""
         why = "which makes one update of all without looking at the weights of stale ones"
-        rescaled = "which also weights updates and then rescales their mean, so that neither would find the weights "
+        rescaled = "which also weights updates and then rescales their mean, so neither would find the weights "
         rescaled += "that it assumes"
         instead = ": selection: {name: buffered} makes its rounds asynchronous without scaling stale updates"
         return (

@@ -33,7 +33,7 @@ class ClientMomentum(Gradient, Server):
     def needs(self) -> tuple[Need, ...]:
         """Requires updates that are equivalent to a known number of local steps, for all leaves."""
         reason = "an update is known in units of local steps for plain SGD only"
-        why = "whose leaves stay with the clients, so that the server has no momentum for them"
+        why = "whose leaves stay with the clients, so the server has no momentum for them"
         alone = without_other("fedcm", self, Personal, because=why)
         return fresh_momentum(self.slot), plain_sgd("fedcm", reason), alone
 

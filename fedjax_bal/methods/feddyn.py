@@ -50,7 +50,7 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
             "which changes how clients count, while the server's state adds up with a plain mean over those who "
             "deliver only"
         )
-        own = "whose leaves stay with the clients, so that the server can't add their mean drift"
+        own = "whose leaves stay with the clients, so the server can't add their mean drift"
         averaging = without_other("feddyn", self, Weigh, Reduce, because=why)
         return averaging, without_other("feddyn", self, Personal, because=own)
 

@@ -68,7 +68,7 @@ class RealignedHeads(Separate, Loss, Refine):
         for other in parts_with(context.parts, Refine):
             if other.slot != self.slot:
                 raise ValueError(
-                    f"fedloge: received {other.slot}, which changes the model between rounds, so that the simplex "
+                    f"fedloge: received {other.slot}, which changes the model between rounds, so the simplex "
                     "would not stay fixed; leave one of the two out"
                 )
 

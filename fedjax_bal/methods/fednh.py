@@ -36,7 +36,7 @@ class PrototypeClassifier(Freeze, Report, Refine):
 
     def check(self, context: CheckContext) -> None:
         """Rejects parts by which each client keeps its own classifier, which the server's prototypes never reach."""
-        why = "by which the classifier stays with the clients, so that they would never get the server's prototypes"
+        why = "by which the classifier stays with the clients, so they would never get the server's prototypes"
         check_kept("fednh", context, why, classifier=True)
 
     def frozen(self, params: PyTree) -> PyTree:

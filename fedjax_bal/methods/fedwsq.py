@@ -65,7 +65,7 @@ class QuantisedUpdates(Deliver, Report, Server):
         if not self._chosen(params, context.model):
             raise ValueError(
                 f"fedwsq: received the model {context.model.name}, which has no layers but the first and the "
-                "classifier: take a deeper one, or set everything to true"
+                "classifier: use a deeper one, or set everything to true"
             )
 
     def init_server(self, server: ServerContext) -> dict[str, Array]:

@@ -59,7 +59,7 @@ class CompositionProbe(Probe):
         if self.scope == "output" and not _ends_in_products(context.model):
             raise ValueError(
                 f"flcir: received scope 'output' and the model {context.model.name}, whose outputs aren't products of "
-                "weights and features, as those of cosines aren't: take scope 'network', or leave out the method that "
+                "weights and features, as those of cosines aren't: use scope 'network', or leave out the method that "
                 "changes the classifier"
             )
         federation = context.federation
@@ -144,7 +144,7 @@ class ParticipatingShare(Step):
             return ""
         return (
             f"a round trains {cohort:,} of {clients:,} clients, and aggregation 'all_clients' scales the mean update "
-            f"by their share, about {cohort / clients:.2g}, so that the model hardly moves: take aggregation "
+            f"by their share, about {cohort / clients:.2g}, so the model hardly moves: use aggregation "
             "'selected', or more clients a round"
         )
 

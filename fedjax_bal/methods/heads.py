@@ -50,7 +50,7 @@ def check_exclusive_head(method: str, own: Personal, context: CheckContext) -> N
     shapes = lambda name: jax.tree.map(lambda leaf: leaf.shape, params[name])
     if any(mine and shapes(name) != shapes("head") for name, mine in own.personal(params).items()):
         raise ValueError(
-            f"{method}: received a method after it that changes the classifier, so that the clients' own ones no "
+            f"{method}: received a method after it that changes the classifier, so the clients' own ones no "
             f"longer fit; combine it before {method}"
         )
     for other in context.parts:
@@ -65,12 +65,12 @@ def check_exclusive_head(method: str, own: Personal, context: CheckContext) -> N
                 )
         if isinstance(other, Closing) or (isinstance(other, Refine) and other.evaluation_only):
             raise ValueError(
-                f"{method}: received {other.slot}, which puts another classifier in for evaluation, so that those of "
+                f"{method}: received {other.slot}, which puts another classifier in for evaluation, so those of "
                 "the clients would no longer fit; leave one of the two out"
             )
 
 
-UNUSED_FEATURES = "whose layers stay with the clients, so that the classifier would be made for features that none uses"
+UNUSED_FEATURES = "whose layers stay with the clients, so the classifier would be made for features that none uses"
 """Why methods that make a classifier of the global model's features need `check_kept(..., classifier=False)`."""
 
 
@@ -113,8 +113,8 @@ def check_linear(method: str, model: Model) -> None:
 
     if not jnp.allclose(logits(3.0), 3.0 * logits(1.0), rtol=1e-3):
         raise ValueError(
-            f"{method}: received the model {model.name}, whose classifier isn't linear in its parameters, so that two "
-            "of them don't add up to one: take a model that ends in a dense layer"
+            f"{method}: received the model {model.name}, whose classifier isn't linear in its parameters, so two "
+            "of them don't add up to one: use a model that ends in a dense layer"
         )
 
 

@@ -34,7 +34,7 @@ def begins_within(what: str, begin: int) -> Need:
     def check(context: NeedsContext) -> None:
         if begin > context.rounds:
             raise ValueError(
-                f"{what}: begins in round {begin}, but rounds={context.rounds}, so that it would change nothing: "
+                f"{what}: begins in round {begin}, but rounds={context.rounds}, so it would change nothing: "
                 f"let it begin in round {context.rounds} or earlier, or set rounds to {begin} or more"
             )
 
@@ -74,7 +74,7 @@ def fresh_momentum(slot: str) -> Need:
         if context.carried and context.local.options.get("momentum"):
             raise ValueError(
                 f"optimizer_state: received 'carried' and a local momentum together with {slot}, which assumes that "
-                "momentum restarts with each local training: take 'fresh', or set training.optimizer.momentum to 0"
+                "momentum restarts with each local training: use 'fresh', or set training.optimizer.momentum to 0"
             )
 
     return Need("", check)
@@ -98,7 +98,7 @@ def shared_model(method: str, because: str) -> Need:
         for other in parts_with(context.parts, Personal):
             if not isinstance(other, Separate):
                 raise ValueError(
-                    f"{method}: received {other.slot}, whose leaves stay with the clients, so that {because}; leave "
+                    f"{method}: received {other.slot}, whose leaves stay with the clients, so {because}; leave "
                     "one of the two out"
                 )
 
@@ -122,7 +122,7 @@ class Unshifted(Refine, abc.ABC):
         for other in parts_with(context.parts, Refine):
             if not other.evaluation_only:
                 raise ValueError(
-                    f"{self.method}: received {other.slot}, which changes the model after the server's step, so that "
+                    f"{self.method}: received {other.slot}, which changes the model after the server's step, so "
                     "the model before the shift can't be recovered from it; leave one of the two out"
                 )
 
@@ -149,7 +149,7 @@ def weighted_mean(method: str) -> Need:
         for other in parts_with(context.parts, Reduce):
             if other.unweighted:
                 raise ValueError(
-                    f"{method}: received {other.slot}, which ignores how much updates weigh, so that the weights of "
+                    f"{method}: received {other.slot}, which ignores how much updates weigh, so the weights of "
                     f"{method} would have no effect; leave one of the two out"
                 )
 

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def part(cls: type[T]) -> type[T]:
-    """Makes a class a part: a frozen dataclass whose fields are pytree leaves.
+    """Turns a class into a part: a frozen dataclass whose fields are pytree leaves.
 
     Numbers are leaves, so that they can be swept without another compilation. Declare a field with `static` if it
     changes a shape or decides what is computed.
@@ -72,7 +72,7 @@ def part(cls: type[T]) -> type[T]:
 
 
 def static(default: Any) -> Any:
-    """Declares a part's field as structure, not a pytree leaf: each of its values compiles another program."""
+    """Declares a part's field as structure, not a pytree leaf: every new value compiles another program."""
     return dataclasses.field(default=default, metadata={"static": True})
 
 
@@ -92,7 +92,7 @@ def changes_for_evaluation(parts: "Iterable[Part]") -> bool:
 
 
 class NeedsContext(NamedTuple):
-    """What a run's configuration says before the data are loaded, as `Need.check` sees it.
+    """The run as `Need.check` sees it: its configuration, before the data are loaded.
 
     Attributes:
         parts: all parts, in order.
@@ -203,7 +203,7 @@ class Part:
 
     @property
     def first_round(self) -> int:
-        """The first round, counted from 0, in which the part changes local steps; in earlier ones it isn't computed."""
+        """The first round, counted from 0, in which the part changes local steps; earlier rounds skip it."""
         return 0
 
     @property
@@ -375,8 +375,8 @@ class Freeze(Part, abc.ABC):
     """Freezes leaves of the model in all local steps or in some; the leaves of several parts are united.
 
     Like a PyTorch parameter without `requires_grad`, a frozen leaf keeps its value and its optimizer state: it has no
-    gradient, counts in no norm, and gets neither weight decay nor momentum. Leaves that are frozen in the same steps
-    share an optimizer state. An optax transformation is applied to each of these sets separately.
+    gradient, is not counted in norms, and gets neither weight decay nor momentum. Leaves that are frozen in the same
+    steps share an optimizer state. An optax transformation is applied to each of these sets separately.
 
     A leaf that is always frozen starts with the same value everywhere: no client sends it, and it is only sent to
     clients if a Refine part may change it.
@@ -426,8 +426,8 @@ class Steps(Part, abc.ABC):
     def next_steps(self, carry: PyTree, outputs: Outputs, batch: Batch, ctx: Context) -> PyTree:
         """Returns the next step's state, shaped like `carry`; it gets no gradient. Mask with `batch.real`.
 
-        With a Shift part `ctx.shift` is how far it has moved the parameters. If that part needs a gradient first, this
-        method also runs in the pass for it, where `ctx.shift` is None; the result is then discarded.
+        `ctx.shift` is how far a Shift part has moved the parameters, if there is one. If that part needs a gradient
+        first, this method also runs in the pass for it, where `ctx.shift` is None; the result is then discarded.
         """
 
     def observe(self, carry: PyTree, grads: PyTree, ctx: Context) -> PyTree:
@@ -458,7 +458,7 @@ class Deliver(Part, abc.ABC):
         """
 
     def outdated(self, outcome: Outcome) -> Array:
-        """Returns whether the update is stale, that is of an earlier round, `Bool[]`; called before `deliver`."""
+        """Returns whether the update is stale (from an earlier round), `Bool[]`; called before `deliver`."""
         return jnp.zeros((), bool)
 
     def sent_bits(self, params: PyTree, model: Model) -> PyTree:
@@ -491,8 +491,8 @@ class Memory(Part, abc.ABC):
 class Personal(Part, abc.ABC):
     """Chooses leaves of the model that stay with the client; the leaves of several parts are united.
 
-    They start with the values of the initial model. Each client then starts from its own values, keeps the trained ones
-    if its update is delivered, and never sends them: in the global model these leaves never change, and they don't
+    They start with the initial model's values. Each client then starts from its own values, keeps the trained ones if
+    its update is delivered, and never sends them: in the global model these leaves never change, and they don't
     count as traffic. A client's test rows are classified by the global model with the client's leaves, the test set by
     the global model itself. In training they are ordinary leaves of the client's model: other parts see them, with
     the client's value in `ctx.start`, and norms count them. Leaves that belong to another model or classifier are
@@ -716,11 +716,11 @@ class Server(Part, abc.ABC):
 
     @abc.abstractmethod
     def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
-        """At the start of a round, returns the new state and the clients' `ctx.broadcast`."""
+        """Returns the new state and the clients' `ctx.broadcast`, at the start of a round."""
 
     @abc.abstractmethod
     def update(self, key: Key, server: ServerContext) -> PyTree:
-        """At the end of a round, returns the new state; `server.variables` is the updated global model."""
+        """Returns the new state at the end of a round; `server.variables` is the updated global model."""
 
     def show(self, key: Key, server: ServerContext) -> Exhibit:
         """Returns images or prototypes for a report or an analysis, after `first_round`; by default none."""

@@ -26,7 +26,7 @@ class Controls(roles.Memory, roles.Report, roles.Server, abc.ABC):
     @property
     def needs(self) -> tuple[Need, ...]:
         """Requires plain SGD, and that no leaves stay with the clients."""
-        why = "whose leaves stay with the clients, so that the server's control variate would mix them"
+        why = "whose leaves stay with the clients, so the server's control variate would mix them"
         alone = without_other("scaffold", self, roles.Personal, because=why)
         return alone, plain_sgd("scaffold", "its control variates need plain SGD")
 

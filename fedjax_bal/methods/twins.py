@@ -34,7 +34,7 @@ def check_twin(method: str, twin: str, context: CheckContext) -> None:
     shapes = lambda tree: jax.tree.map(lambda leaf: leaf.shape, tree)
     if shapes(params[twin]) != shapes(without(params, *separate)):
         raise ValueError(
-            f"{method}: received a method after it that changes the network, so that the clients' own models no "
+            f"{method}: received a method after it that changes the network, so the clients' own models no "
             f"longer fit; combine it before {method}"
         )
 
@@ -46,7 +46,7 @@ def no_statistics(method: str) -> Need:
         if context.normalisation and context.normalisation.statistics:
             raise ValueError(
                 f"{method}: received the model {context.model}, whose batch statistics can't be those of two models: "
-                "take one without batch normalisation"
+                "use one without batch normalisation"
             )
 
     return Need("a model without batch normalisation", check)

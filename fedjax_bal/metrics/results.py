@@ -104,7 +104,7 @@ class EarlyStopping:
     with the dispatch in which its patience runs out, regardless of the later rounds of that dispatch.
 
     Attributes:
-        patience: evaluated rounds in a row without an improvement after which the run ends; None for never.
+        patience: consecutive evaluated rounds without an improvement that end the run; None for never.
         metric: one of `stopping_metrics()`; a loss improves when it falls, the others when they rise.
         min_delta: an improvement must exceed the best value so far by more than this.
 

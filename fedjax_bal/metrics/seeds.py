@@ -296,7 +296,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def apply_holm(differences: Sequence[Difference]) -> list[Difference]:
-    """Fills in `p_holm` of differences: corrected for the number of those that have a p-value."""
+    """Fills in `p_holm` of differences, corrected for the number of differences that have a p-value."""
     corrected = iter(holm([difference.p for difference in differences if difference.p is not None]))
     return [
         difference if difference.p is None else difference._replace(p_holm=next(corrected))

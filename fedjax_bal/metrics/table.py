@@ -165,7 +165,7 @@ _SHOTS = (
     "the boundaries."
 )
 _AT_BEST = (
-    "At the best validation: in the round with the best validation metric, which unlike the highest accuracy of all "
+    "At the best validation: in the round with the best validation metric. Unlike the highest accuracy of all, this "
     "isn't selected on the test set."
 )
 _SPREAD = "Spread: standard deviation over clients."
@@ -314,14 +314,14 @@ _METRICS = (
     ),
     _of_run(
         "best_accuracy",
-        "Highest accuracy of all evaluations, and so chosen on the test set.",
+        "Highest accuracy of all evaluations, and therefore selected on the test set.",
         lambda run: max(run.numbers("test_accuracy"), default=None),
         SHARE,
         column=Column(COMPARISON, "Best accuracy"),
     ),
     _of_run(
         "last5_accuracy",
-        "Mean accuracy of the last five evaluations, of all if there are fewer.",
+        "Mean accuracy of the last five evaluations, or of all if there are fewer.",
         partial(_mean_of_last, MOST_AVERAGED),
         SHARE,
         column=Column(COMPARISON, "Mean of last 5"),
@@ -431,7 +431,7 @@ _METRICS = (
     ),
     Metric(
         "chain_kls",
-        "These divergences in rising order, at most a hundred of them.",
+        "These divergences in ascending order, at most a hundred of them.",
         lambda it: order_statistics(it.chain_divergences),
         unit=NATS,
     ),
@@ -514,15 +514,15 @@ _METRICS = (
         lambda it: None if it.client_accuracies is None else listed_clients(it.client_accuracies),
     ),
     # Counts since the previous evaluation.
-    _reported("clients", "Clients that trained since the evaluation before."),
-    _reported("dropped", "Clients of these that did not come back."),
+    _reported("clients", "Clients that trained since the previous evaluation."),
+    _reported("dropped", "Those of these clients whose update did not arrive."),
     _reported(
         "bytes_up",
-        "Bytes sent by clients since the evaluation before, with those that this evaluation takes.",
+        "Bytes sent by clients since the previous evaluation, including those for this evaluation.",
     ),
     _reported(
         "bytes_down",
-        "Bytes sent to clients since the evaluation before, with those that this evaluation takes.",
+        "Bytes sent to clients since the previous evaluation, including those for this evaluation.",
     ),
     _reported(
         "simulated_s",

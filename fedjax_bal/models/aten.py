@@ -27,7 +27,7 @@ BATCH_NORMS = ("_native_batch_norm_legit_functional.default", "_native_batch_nor
 
 
 class UnsupportedError(ValueError):
-    """An operation, or a setting of one, that isn't known here; the message says what was received."""
+    """Raised for an unknown operation, or an unknown setting of one; the message says what was received."""
 
 
 def channels_first(value: Any) -> Any:

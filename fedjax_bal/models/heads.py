@@ -146,7 +146,7 @@ def unit(rows: Float[Array, "... F"]) -> Float[Array, "... F"]:
 
 
 def simplex(classes: int) -> Float[Array, "C C"]:
-    r"""The class vectors of a simplex equiangular tight frame, as columns: $\sqrt{C / (C - 1)} (I - 1 1^T / C)$.
+    r"""Computes the vectors of a simplex equiangular tight frame, the columns of $\sqrt{C / (C - 1)} (I - 1 1^T / C)$.
 
     Example:
         >>> vectors = simplex(3)

@@ -158,7 +158,7 @@ def _max_pool_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Ar
 # `plain`, because JAX's derivative of a maximum is shared among equal pixels.
 @fast_derivative(_max_pool_forward, _max_pool_backward, plain=lambda images: _choose_first(_corners(images)))
 def max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
-    """Maximum of each 2x2 block of pixels, `[B, H // 2, W // 2, K]`; ignores a last odd row or column."""
+    """Takes the maximum of each 2x2 block of pixels, `[B, H // 2, W // 2, K]`; ignores a last odd row or column."""
     return functools.reduce(jnp.maximum, _corners(images))
 
 
@@ -194,7 +194,7 @@ def _overlapping_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple
     _overlapping_forward, _overlapping_backward, plain=lambda images: _choose_first(_neighbours(images, -jnp.inf))
 )
 def overlapping_max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
-    """Maximum of the 3x3 window around every second pixel, `[B, ceil(H / 2), ceil(W / 2), K]`, within the image."""
+    """Takes the maximum around every second pixel, 3x3 within the image: `[B, ceil(H / 2), ceil(W / 2), K]`."""
     return functools.reduce(jnp.maximum, _neighbours(images, -jnp.inf))
 
 

@@ -35,12 +35,12 @@ class Network(nn.Module):
     head: nn.Module
 
     def __call__(self, images: Float[Array, "B ..."], real: Real, *, train: bool) -> tuple[Array, Array]:
-        """Logits `[B, C]` and features `[B, F]` of normalised images; `real` marks the rows of batch statistics."""
+        """Maps images to logits `[B, C]` and features `[B, F]`; `real` marks the rows of batch statistics."""
         features = self.body(images, real, train=train)
         return self.classify(features), features
 
     def classify(self, features: Float[Array, "B F"]) -> Float[Array, "B C"]:
-        """Logits of features, by the head alone."""
+        """Computes logits of features, by the head alone."""
         return self.head(features)
 
 

@@ -410,7 +410,7 @@ def _layers(model: Model) -> _Layers:
         if kind == "kernel" and channels == _UNCLEAR:
             raise ValueError(
                 f"model {model.name}: received inputs of {layer} that are flattened maps, but transposed or in several "
-                "pieces, so that their order in PyTorch isn't clear: convert the weights by hand"
+                "pieces, so their order in PyTorch isn't clear: convert the weights by hand"
             )
         layers.setdefault(layer, {})[_NAMES[kind]] = _leaf(name, shapes[name], channels)
     return _Layers(

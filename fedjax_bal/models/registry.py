@@ -74,7 +74,7 @@ class _Entry(NamedTuple):
 
 
 def own_model(build: Callable[..., Model], description: str) -> _Entry:
-    """Makes the entry of a function `build(num_classes, input_shape, **options)`."""
+    """Makes a registry entry for a function `build(num_classes, input_shape, **options)`."""
     return _Entry(description, build, 1, ready=True, any_shape=True)
 
 
@@ -261,7 +261,7 @@ BATCH_NORMALISED = tuple(name for name, entry in _ENTRIES.items() if entry.batch
 
 
 def options(name: str) -> Mapping[str, Field]:
-    """Returns type and default of a model's options, by name; raises `ValueError` for an unknown model.
+    """Returns the type and default of a model's options, by name; raises `ValueError` for an unknown model.
 
     Example:
         >>> options("vgg9")["dropout"][1], sorted(options("mlp"))

@@ -33,7 +33,7 @@ _SHARES = ("rate", "dropout_rate")
 
 
 class SwitchError(ValueError):
-    """A network or layer has the switch of training in evaluation, or that of evaluation in training."""
+    """Raised if a network or layer runs in training mode during evaluation, or the other way round."""
 
 
 def read_switches(network: str, parameters: Iterable[inspect.Parameter]) -> dict[bool, dict[str, Any]]:
@@ -58,7 +58,7 @@ def read_switches(network: str, parameters: Iterable[inspect.Parameter]) -> dict
         elif _is_switch(default) or isinstance(default, str | enum.Enum) or _CHOICE.search(str(parameter.annotation)):
             raise ValueError(
                 f"{network}: received the argument {parameter.name}={default!r} of __call__, which isn't known as a "
-                f"training switch, so that nothing would ever set it: call it {USUAL} if it tells training from "
+                f"training switch, so nothing would ever set it: call it {USUAL} if it tells training from "
                 "evaluation, otherwise make it a field of the module"
             )
     return {train: {name: train == IN_TRAINING[name] for name in switches} for train in (True, False)}

@@ -110,7 +110,7 @@ def from_torch(
     model = model._replace(torch_names=tuple((ours, theirs) for theirs, ours in network.names.items()))
     adapters.check_features(usage, jax.eval_shape(network.check, network.start))
     if problem := difference(model, network.start, module):
-        raise ValueError(f"{name}: {problem}, so that it isn't translated correctly: {_REMEDY}")
+        raise ValueError(f"{name}: {problem}, so it isn't translated correctly: {_REMEDY}")
     return model
 
 

@@ -58,7 +58,7 @@ def match_weights(
 
 
 def check_finite(weights: Mapping[str, Any]) -> None:
-    """Refuses weights, by name, of which a known number isn't finite."""
+    """Refuses named weights that contain infinite numbers or NaN."""
     for name, leaf in weights.items():
         if not isinstance(leaf, Tracer) and not np.isfinite(leaf).all():
             raise ValueError(
@@ -68,7 +68,7 @@ def check_finite(weights: Mapping[str, Any]) -> None:
 
 
 def with_weights(model: Model, variables: Any) -> Model:
-    """Replaces the weights with which a model starts: pretrained ones in place of random ones.
+    """Replaces a model's initial weights, for instance random ones by pretrained ones.
 
     Every run then starts from them, whatever its seed. Layers that a method adds to the model are drawn as ever.
 

@@ -202,7 +202,7 @@ class ComparisonResult:
         run = next(run for run in self._comparison.runs if run.id == chosen)
         saved = self._comparison.last_state(run)
         if saved is None:
-            raise ValueError(f"{run.title}: has no model, as it diverged in {run.failure}")
+            raise ValueError(f"{run.title}: has no model, because it diverged in {run.failure}")
         return trained_model(self.methods.index(chosen.method), run, saved.snapshot)
 
 

@@ -1,4 +1,4 @@
-"""The comparison of methods: who shares data with whom, a verdict, and the tables of numbers."""
+"""The comparison of methods: which methods share data, a verdict, and the tables of numbers."""
 
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -43,10 +43,10 @@ CLASS_MEAN = "Mean over classes, %"
 P_HOLM = "p (Holm)"
 STAR = f"* significant at {SIGNIFICANCE:.0%} (paired t test, with Holm's correction for the number of comparisons)."
 KL = (
-    "KL: divergence of the classes behind each averaged model from uniform, in nats (0 is even), mean over chains, "
+    "KL: divergence from uniform of the classes behind each averaged model, in nats (0 is even); mean over chains, "
     "evaluated rounds and seeds."
 )
-PROVISIONAL = "Not all runs are finished: results are provisional, and only runs that are over count."
+PROVISIONAL = "Some runs are not finished: results are provisional and count only runs that have ended."
 MOST_CLIENTS = 20
 """The largest number of clients that a report shows one by one."""
 
@@ -59,14 +59,14 @@ _LONGEST_TEXT = 400
 _LONGEST_IN_HEADING = 12  # characters of a name
 _DEVIATION = "“±” is the sample standard deviation over seeds."
 _ACCURACIES = (
-    f"“Mean of last {MOST_AVERAGED}” is that of a run's last evaluations. “Best” is selected on the test set, and so "
-    "optimistic."
+    f"“Mean of last {MOST_AVERAGED}” is that of a run's last evaluations. “Best” is selected on the test set and "
+    "therefore optimistic."
 )
 _BY_CLASS_MEAN = (
     "The classes of the test set have different sizes, so methods are compared by the mean over classes, at the last "
     "evaluation."
 )
-_FEW_EVALUATIONS = "With so few evaluations ({} of each run), the last five cover much of the training."
+_FEW_EVALUATIONS = "Each run has only {} evaluations, so the last five cover much of the training."
 _INTERVAL = (
     "Intervals are two-sided 95% Student t intervals of paired differences, {}, each for one comparison (fedjax-bal "
     "guide reading_results)."
@@ -78,8 +78,8 @@ _SMALLEST_TOLD = 0.01  # the smallest difference for which a report estimates th
 _MOST_SEEDS = 1000
 
 _STATES = (
-    "The accuracy is that of the last evaluation. Runs that aren't finished count nowhere else. A run stops early when "
-    "its metric on validation rows no longer improves. A failed run has no final accuracy."
+    "The accuracy is from the last evaluation. No other table counts unfinished runs. A run stops early when its "
+    "metric on validation rows no longer improves. A failed run has no final accuracy."
 )
 _CORRELATION = Unit("", 1, ".2f")
 
@@ -280,7 +280,7 @@ def _some(count: int, seeds: int) -> str:
 
 
 def _balances_classes(methods: Sequence[MethodSummary]) -> bool:
-    """Whether a method balances classes, with chains or copies."""
+    """Returns whether a method balances classes, with chains or copies."""
     known = any(method.chain_kl is not None for method in methods)
     return known and any(method.balances_classes for method in methods)
 
@@ -412,7 +412,7 @@ def remarks(methods: Sequence[MethodSummary], *, finished: bool = True) -> list[
         pairs = "partitions" if _variation(methods) == _CROSSED else "seeds"
         if needed > lead.pairs:
             said.append(
-                f"With the spread so far, {count} {pairs} would show a difference of {100 * difference:.1f} points "
+                f"Given the spread so far, {count} {pairs} would show a difference of {100 * difference:.1f} points "
                 f"between {in_order[0].method} and {other.method} (with a power of 80%)."
             )
     return said

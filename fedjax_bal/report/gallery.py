@@ -31,8 +31,8 @@ from fedjax_bal.report.tables import join_some, printable
 _CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
 _BANDS = "Bands are one standard deviation either side of the mean over seeds."
 _SPLIT = "Each panel shows some of the lines, and the first line in grey."
-_AT_BEST = "On all other axes each method has its best value."
-_NO_RESULT = "Left out, because no run ended: {}."
+_AT_BEST = "Each method has its best value on all other axes."
+_NO_RESULT = "Not shown, because no run ended: {}."
 _MOST_PARTITIONS = 20
 _MOST_CONFUSED = 200  # maximum number of classes of a confusion matrix on a page
 _MOST_CONDITIONS = 6  # of a sweep
@@ -46,7 +46,7 @@ _COSTS = (
     ("time", "Accuracy by simulated time", ("simulated_s",), 1.0, "simulated time, s",
      "Test accuracy against the time that all rounds so far would take with the clients' speeds, means over seeds."),
 )  # fmt: skip
-_REACHED = "Only runs that reached the target count."
+_REACHED = "Includes only runs that reached the target."
 _ALONG = (  # name, metric, title, y-axis, factor, caption
     ("class-mean", "balanced_accuracy", "Mean over classes", "mean over classes, %", 100.0,
      "Mean over classes of the accuracy in each, by which methods are compared on an imbalanced test set."),
@@ -124,7 +124,7 @@ def _caption(*sentences: str) -> str:
 
 
 def _about(panels: Sequence[plots.Panel], *, bands: bool) -> str:
-    """The sentences on bands, and on lines that are split over panels."""
+    """Returns the sentences on bands, and on lines that are split over panels."""
     first = next(iter(panels[0].lines))
     titles = {panel.title for panel in panels}
     split = len(panels) > len(titles) and all(first in panel.lines for panel in panels)
@@ -225,7 +225,7 @@ def _at_the_end(runs: ReportedRuns, methods: Sequence[str], panels: Sequence[plo
         text = _caption(
             f"The share of the test {kind} that each method assigns to each class at the end, over all seeds; dashes "
             f"are the true shares, and bars, where they are known, those of the training {kind}. A line along the bars "
-            "repeats the class frequencies of training, a line along the dashes is balanced.",
+            "reproduces the class frequencies of training; a line along the dashes is balanced.",
             ordered,
         )
         at = np.arange(len(classes))

@@ -32,7 +32,7 @@ _MOST_DIFFERENCES = 60
 _CURVES = ("class-mean", "accuracy", "traffic", "mean-accuracy", "worst-class")
 PHOTOS = "pictures"
 """The start of the names of figures that show images: their shades are never inverted."""
-_UNEQUAL_ROUNDS = "The runs have different numbers of rounds, so their final accuracies took different effort."
+_UNEQUAL_ROUNDS = "The runs have different numbers of rounds, so their final accuracies are not directly comparable."
 _NOT_RECORDED = "not recorded"
 
 Pairs = Sequence[tuple[str, str]]
@@ -86,7 +86,7 @@ class Reproduction(NamedTuple):
 
 
 class Page(NamedTuple):
-    """The content of a page, which the template `page.html` shows; what is empty has no section.
+    """The content of a page for the template `page.html`; empty items have no section.
 
     Attributes:
         kind: what the page reports, for a line above the heading.
@@ -134,11 +134,11 @@ class Page(NamedTuple):
         return encoded(text.lstrip())
 
     def documents(self) -> dict[str, str]:
-        """The page's figures as SVG documents, by name."""
+        """Returns the page's figures as SVG documents, by name."""
         return {picture.name: picture.document for picture in self.pictures}
 
     def tables(self) -> dict[str, bytes]:
-        """All tables of the page as LaTeX, and the numbers behind them as CSV, by file extension."""
+        """Formats all tables of the page as LaTeX, and the numbers behind them as CSV, by file extension."""
         shown = [*self.first, *self.comparisons, *self.paper.tables, *self.details]
         shown += [self.settings] if self.settings else []
         keys = list(self.statistics[0]) if self.statistics else []
@@ -245,7 +245,7 @@ def page_of_comparison(runs: ReportedRuns, pictures: Sequence[Picture]) -> Page:
 
 
 def _compared(runs: ReportedRuns, compared: MethodComparison, *warnings: str) -> dict[str, Any]:
-    """The parts that the pages of one folder and of several have in common."""
+    """Returns the parts that the pages of one folder and of several have in common."""
     summary = runs.record.summary
     return {
         "warnings": [*compared.warnings, *warnings],
@@ -257,7 +257,7 @@ def _compared(runs: ReportedRuns, compared: MethodComparison, *warnings: str) ->
 
 
 def setting_of_sheet(sheet: Mapping[str, Any]) -> tuple[Pairs, Pairs]:
-    """The keys of a sweep's sheet that differ from their defaults, and all of them."""
+    """Returns the keys of a sweep's sheet that differ from their defaults, and all of them."""
     return _pairs(_without_defaults(sheet)), _pairs(sheet)
 
 

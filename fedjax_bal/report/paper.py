@@ -195,7 +195,7 @@ def latex_table(
         remark = sweeps.how_tuned(read)
     every = [run for _, groups in conditions for runs in groups for run in runs]
     if all(SO_FAR in run for run in every):
-        raise FolderError(f"{folder}: no run is over yet, so there is no table")
+        raise FolderError(f"{folder}: no run has ended yet, so there is no table")
     if against is not None:
         methods = {run["method"] for run in every}
         if against not in methods and labels.get(against) not in methods:

@@ -116,7 +116,7 @@ def _text_scale() -> float:
 
 
 def _letters(inches: float) -> int:
-    """Number of letters in a line of a title above a panel of some width."""
+    """Counts the letters that fit in a line of a title above a panel of some width."""
     return int(10 * inches / _text_scale())
 
 
@@ -355,7 +355,7 @@ def curves(
 
 
 def _end(handle: Any) -> float:
-    """The height at which a line ends, by which a legend is sorted; bars come last."""
+    """Returns the height at which a line ends, which sorts the legend; bars come last."""
     return float(handle.get_ydata()[-1]) if hasattr(handle, "get_ydata") else -np.inf
 
 

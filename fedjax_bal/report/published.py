@@ -18,8 +18,8 @@ _NOTE = (
     "differences of more than 2 points from the published accuracy."
 )
 _CHANGED = (
-    "This isn't the paper's configuration, so it reproduces nothing: in another setting the same method has other "
-    "accuracies."
+    "This isn't the paper's configuration, so it doesn't reproduce the paper: the accuracies of a method depend on the "
+    "setting."
 )
 
 

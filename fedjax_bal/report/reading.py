@@ -235,25 +235,25 @@ def renamed(run: RunRecord, new: Callable[[str], str]) -> RunRecord:
 
 
 def entries(config: Mapping[str, Any], key: str) -> list[Any]:
-    """The entries of a list in a configuration; tolerates a damaged one."""
+    """Returns the entries of a list in a configuration; tolerates a damaged one."""
     listed = config.get(key)
     return [entry for entry in listed if isinstance(entry, dict | str | int)] if isinstance(listed, list) else []
 
 
 def section(config: Any, key: str) -> Mapping[str, Any]:
-    """A section of a configuration; empty without one."""
+    """Returns a section of a configuration; empty if it is missing."""
     value = config.get(key) if isinstance(config, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def display_name(entry: Any) -> str:
-    """The name in reports of the method in an entry of `methods`."""
+    """Returns the name in reports of the method in an entry of `methods`."""
     label = entry.get("label") if isinstance(entry, dict) else None
     return str(label or name_in_results(entry))
 
 
 def class_samples(partitions: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
-    """Number of training examples of each class over all clients, `Float[C]`; None if methods differ, or unknown.
+    """Counts the training examples of each class, `Float[C]`; None if methods differ, or unknown.
 
     Copies that some methods add don't count.
     """

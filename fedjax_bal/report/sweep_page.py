@@ -27,8 +27,8 @@ _MOST_NAMED = 6
 _MOST_LOST = 20
 _MOST_COLUMNS = 8  # columns for methods in a table
 _NO_RESULT = "Some runs have no result, and the means below exclude them."
-_OF_OTHER_POINTS = "The folder has earlier points that the sweep lacks and the tables leave out: {}."
-_UNFINISHED = "This sweep is not finished: {} of its {} runs are over."
+_OF_OTHER_POINTS = "The folder has earlier points that are not in this sweep or its tables: {}."
+_UNFINISHED = "This sweep is not finished: {} of its {} runs have ended."
 _AT_EDGE = "* marks a best value at the edge of the sweep; consider extending it."
 _ON_VALIDATION = "Settings were selected by accuracy on the validation rows."
 _ON_TEST = "Settings were selected on the test set, so all of these accuracies are optimistic."
@@ -98,14 +98,14 @@ def page_of_sweep(results: sweeps.Results, pictures: Sequence[Picture] = ()) -> 
 
 
 def unfinished(results: sweeps.Results) -> list[str]:
-    """The warning that some runs of a sweep aren't over; empty if all are, as far as their number is known."""
+    """Returns the warning that some runs of a sweep aren't over; empty if all are, as far as their number is known."""
     over = sum(row["status"] != "unfinished" for row in results.rows)
     asked = results.asked or len(results.rows)
     return [_UNFINISHED.format(over, asked)] if over < asked else []
 
 
 def verdicts(results: sweeps.Results) -> list[str]:
-    """The conclusion of a sweep without conditions, and remarks; a sweep over conditions has a table instead."""
+    """Concludes and remarks on a sweep without conditions; a sweep over conditions has a table instead."""
     tuned = [sweeps.how_tuned(results)] if results.tuned else []
     if results.condition_axes:
         return tuned
@@ -125,7 +125,7 @@ def comparisons(results: sweeps.Results) -> list[Table]:
 
 
 def leaders(results: sweeps.Results) -> list[Table]:
-    """A table of the best method at each condition; none without conditions or with a single method."""
+    """Builds a table of the best method at each condition; none without conditions or with a single method."""
     if not results.condition_axes or len(results.methods) < 2:
         return []
     rows = []
@@ -167,7 +167,7 @@ def best_settings(results: sweeps.Results) -> list[Table]:
 
 
 def all_settings(results: sweeps.Results) -> Table:
-    """A table of the accuracy at every setting: one row per setting, or one per method if rows would be too wide."""
+    """Builds a table of accuracies: a row per setting, or per method if rows would be too wide."""
     methods = results.methods
     by_method = [{cell.setting: cell for cell in sweeps.cells(results, method, sweeps.LEAD)} for method in methods]
     rank = lambda setting: [values.index(value) for values, value in zip(results.values, setting, strict=True)]

@@ -18,7 +18,7 @@ from fedjax_bal.report.tables import flat
 from fedjax_bal.validate import is_number
 
 LEAD = "last5_accuracy"
-NOT_SWEPT = "A method that sets a swept key itself is the same at all values of the key."
+NOT_SWEPT = "A method that sets a swept key itself has one result for all values of the key."
 VALIDATION = "validation_accuracy"
 _LARGEST_DRAWN = 1e18  # largest value drawn on the axis of a figure
 COSTS = ("client_updates_per_s", "device_bytes")
@@ -77,7 +77,7 @@ class SweptAxis(NamedTuple):
         return "+".join(self.names)
 
     def value(self, row: Mapping[str, Any]) -> Any:
-        """The axis's value in a row: that of its only shown key, or a text for several keys."""
+        """Returns the axis's value in a row: that of its only shown key, or a text for several keys."""
         if len(self.shown) == 1:
             return row[self.shown[0]]
         return ", ".join(f"{name} {readable(row[key])}" for name, key in zip(self.names, self.shown, strict=True))
@@ -198,7 +198,7 @@ class Results:
         return None if swept or not all(isinstance(entries, list) for entries in lists) else math.prod(map(len, lists))
 
     def setting(self, row: Mapping[str, Any]) -> SweepSetting:
-        """The value of each axis in a row."""
+        """Returns the value of each axis in a row."""
         return tuple(axis.value(row) for axis in self.axes)
 
     def is_numeric(self, place: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a command shows in the terminal when a run or sweep ends."""
+"""The output of a command in the terminal when a run or sweep ends."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -25,7 +25,7 @@ class Queue(NamedTuple):
 
 @checked
 def buffered(clients_per_round: Count, concurrency: Count | None = None, max_staleness: Count = 20) -> Selector:
-    """Selects the clients whose updates arrive next, while others train on; a round is a step of the server.
+    """Selects the clients whose updates arrive next, while the others go on training; a round is a server step.
 
     Up to `concurrency` clients train at a time, drawn uniformly from those that are available and idle. A client that
     has finished is replaced at once by another one, which receives the current model: its update may arrive rounds

@@ -103,12 +103,12 @@ class Cyclic:
 
 @checked
 def cyclic(p: Sequence[PositiveShare] = (0.5,), cycle: Annotated[Count, Ge(2)] = 100) -> Cyclic:
-    """Each client is present for some consecutive rounds, and then absent, again and again.
+    """Each client alternates between some consecutive rounds of presence and some of absence.
 
     Args:
         p: shares of a cycle, each in (0, 1]; client i has `p[i % len(p)]`, rounded to whole rounds, of which it is
             present in at least one, and absent in at least one.
-        cycle: its length in rounds, at least 2.
+        cycle: length of a cycle in rounds, at least 2.
 
     Raises:
         ValueError: a value out of range.
@@ -159,7 +159,7 @@ def arrival(
     interval: Count = 10,
     clients_per_interval: Count = 1,
 ) -> Window:
-    """The first clients are present from the beginning, and others arrive one after another, in their order, to stay.
+    """The first clients are present from the start; the others arrive one by one, in order, and stay.
 
     Args:
         initial_clients: the number of clients that are present from the beginning.
@@ -184,7 +184,7 @@ def arrival(
 
 @checked
 def departure(round_start: CountOrZero = 50, interval: Count = 10, clients_per_interval: Count = 1) -> Window:
-    """All clients are present in the beginning, and leave one after another, the last one first, for good.
+    """All clients are present at the start and leave for good, one by one, the last one first.
 
     Args:
         round_start: the round, from 0, in which the first ones leave.
@@ -208,7 +208,7 @@ def departure(round_start: CountOrZero = 50, interval: Count = 10, clients_per_i
 
 @checked
 def rotation(interval: Count = 10, clients_per_interval: Count = 1, overlap_clients: CountOrZero = 0) -> Window:
-    """Some clients are present for an interval, then the next ones, in their order, again and again.
+    """A group of clients is present for an interval, then the next group, in order and cyclically.
 
     Args:
         interval: rounds for which the same clients are present.

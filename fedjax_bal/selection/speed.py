@@ -52,7 +52,7 @@ class Speed:
         return _drawn(self.law, self.numbers, seed, round if self.per_round else 0, clients)
 
     def durations(self, seed: int, round: int, clients: np.ndarray, steps: np.ndarray, total: int) -> np.ndarray:
-        """Returns the seconds that clients take for these numbers of steps, of `total` clients; all arrays alike."""
+        """Returns the seconds that some of `total` clients take for numbers of steps, an array of the same shape."""
         return steps / self.drawn(seed, round, total)[clients]
 
     def limited(self, seed: int, round: int, plan: Plan, steps: np.ndarray, passes: int, clients: int) -> Plan:
@@ -142,7 +142,7 @@ class Latency(Speed):
         return plan if deadline is None else plan._replace(delivered=plan.delivered & (seconds <= deadline * _SLACK))
 
     def check_deadline(self, steps: np.ndarray, passes: int) -> None:
-        """Accepts any deadline, as there is no fastest client."""
+        """Accepts any deadline, because no client is the fastest."""
 
     def _deadline(self, seconds: np.ndarray, places: np.ndarray) -> float | None:
         if self.on_time is None:

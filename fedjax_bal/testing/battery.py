@@ -305,7 +305,7 @@ STAGES = (
 
 
 def check_part(part: Part, *, beside: Recipe | None = None, **options: Any) -> report.ConformanceReport:
-    """Checks that a part composes: its results don't depend on how, in what order and together with what it runs.
+    """Checks that a part composes: how, in what order and with which parts it runs doesn't change its results.
 
     Args:
         part: the part.

@@ -176,7 +176,7 @@ def initialization(specimen: _Specimen) -> None:
     rule = "must be equal: draw from the key alone"
     _require(_equal(first, again), f"other variables from init for the same key, {rule}")
     if _equal(first.params, other.params):
-        raise report.NotApplicableError("init gives the same variables for every key, so that all seeds start equal")
+        raise report.NotApplicableError("init gives the same variables for every key, so all seeds start equal")
 
 
 def evaluation(specimen: _Specimen) -> None:
@@ -227,7 +227,7 @@ def normalised_inputs(specimen: _Specimen) -> None:
     before = specimen.statistics()
     outputs, after = specimen.apply(specimen.images, True)
     if not outputs.norm_inputs:
-        raise report.NotApplicableError("the model has no norm_inputs, so that CBFL's generator can't learn from it")
+        raise report.NotApplicableError("the model has no norm_inputs, so CBFL's generator can't learn from it")
     given, wanted = ([leaf.shape for leaf in leaves] for leaves in (jax.tree.leaves(outputs.norm_inputs), before))
     _require(given == wanted, f"norm_inputs of shapes {given}, must be those of the running statistics, {wanted}")
     moved = jax.tree.leaves(after.stats)[::2]
@@ -247,7 +247,7 @@ def dropout(specimen: _Specimen) -> None:
     when = "between two calls with the same key: draw from that key alone"
     specimen.check_same(again.logits, first, when)
     if np.array_equal(first, other):
-        raise report.NotApplicableError("the model draws nothing in training, so that no key matters")
+        raise report.NotApplicableError("the model draws nothing in training, so no key matters")
 
 
 def gradients(specimen: _Specimen) -> None:

@@ -31,7 +31,7 @@ def cautions(recipe, *sizes):
 def test_flcir_is_cautioned_against_where_a_round_has_few_of_the_clients():
     (text,) = cautions(flcir(), 81)
     assert text.startswith("flcir: a round trains 4 of 81 clients, and aggregation 'all_clients'") and "0.049" in text
-    assert "take aggregation 'selected'" in text
+    assert "use aggregation 'selected'" in text
     assert cautions(flcir("random"), 81) == (text,)
     assert cautions(flcir(), 80) == cautions(flcir(aggregation="selected"), 81) == cautions(fedavg(), 81) == ()
 

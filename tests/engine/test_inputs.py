@@ -73,7 +73,7 @@ def test_a_part_that_measures_the_model_gives_it_ids():
     [
         (bag_of_words(True), np.zeros((30, LENGTH)), "inputs of type float32"),
         (models.build("mlp", CLASSES, (LENGTH,)), IDS, "type int32"),
-        (models.build("mlp", CLASSES, (LENGTH,)), IDS, "or take a model for token ids, such as text_mean"),
+        (models.build("mlp", CLASSES, (LENGTH,)), IDS, "or use a model for token ids, such as text_mean"),
         (
             models.build("text_mean", CLASSES, (LENGTH,), vocabulary=9),
             IDS,
@@ -106,7 +106,7 @@ def test_only_images_are_cropped_augmented_and_imitated():
     ):
         with pytest.raises(ValueError, match=message):
             simulate(recipe, model, federation, test, rounds=1, seed=0)
-    with pytest.raises(ValueError, match="no fake can be made of ids"):
+    with pytest.raises(ValueError, match="ids have no fakes"):
         tokens = data.federate(IDS, LABELS, ROWS, CLASSES)
         simulate(
             recipes.cbfl(generator="gaussian", warm_up=0), bag_of_words(True), tokens, (IDS, LABELS), rounds=1, seed=0

@@ -12,7 +12,7 @@ from fedjax_bal.cli.app import app
 from fedjax_bal.report import gallery
 
 METHODS = "[{recipe: fedavg}, {recipe: astraea, name: mediators of 3 xx, alpha: 1.0, size: 3, store: false}]"
-NOTE = "KL: divergence of the classes behind each averaged model from uniform, in nats"
+NOTE = "KL: divergence from uniform of the classes behind each averaged model, in nats"
 
 
 def compared(place, *changes):

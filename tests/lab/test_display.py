@@ -89,7 +89,7 @@ def test_runs_of_earlier_sessions_count_and_have_no_lines():
     for key in RUNS:
         display.advance(key, 4, 0.0, 0.5)
     display.stop()
-    assert lines(file) == ["4 of 4 runs were finished before"]
+    assert lines(file) == ["4 of 4 runs were already finished"]
 
     display, file = shown(Clock(), RUNS)
     for key in list(RUNS)[:3]:

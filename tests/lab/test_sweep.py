@@ -178,10 +178,10 @@ def test_a_stopped_sweep_goes_on_and_does_nothing_twice(finished, tmp_path):
 @pytest.mark.slow
 def test_points_that_a_continued_sweep_leaves_out_are_named(tmp_path):
     path, axes = tmp_path / "out", "sweep: [{{training.optimizer.learning_rate: [0.05, {}]}}]"
-    on_page = "earlier points that the sweep lacks and the tables leave out: learning_rate=0.2."
+    on_page = "earlier points that are not in this sweep or its tables: learning_rate=0.2."
     _, _, said = carry(sweep(tmp_path, axes.format(0.2), FEDAVG), path)
-    assert "this sweep lacks" not in said and "the sweep lacks" not in write_sweep_page(path).read_text()
-    assert "that this sweep lacks, and its table, too: 1" in carry(sweep(tmp_path, axes.format(0.4), FEDAVG), path)[2]
+    assert "earlier points" not in said and "earlier points" not in write_sweep_page(path).read_text()
+    assert "that are not in this sweep or its table: 1" in carry(sweep(tmp_path, axes.format(0.4), FEDAVG), path)[2]
     assert on_page in write_sweep_page(path).read_text()
 
 

@@ -84,7 +84,7 @@ REFUSED = [
     ((Recipe("a", drawing="epochs"), Recipe("b", drawing="replacement")), "set drawing differently"),
     ((), "no recipe"),
     ((recipes.fedavg, recipes.scaffold()), "received <function fedavg"),
-    ((Recipe("a", (Here(),)), Recipe("b", (Loses(),))), "Here and Loses both replace the cross-entropy; there is only"),
+    ((Recipe("a", (Here(),)), Recipe("b", (Loses(),))), "Here and Loses both replace the cross-entropy; a run has"),
     ((Recipe("a", (Here(),)), Recipe("b", (There(),))), "Here and There both choose where a gradient is taken"),
 ]
 

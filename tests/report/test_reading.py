@@ -170,7 +170,7 @@ def test_a_first_look_shows_each_run_and_no_comparison(make_run, tmp_path):
     (shown,), sentences = results(folder)
     assert shown == states and sentences == [PROVISIONAL, "No run has a final accuracy yet."]
     assert [row[3] != NOTHING for row in states.rows] == [True, True, True, False]
-    with pytest.raises(FolderError, match="no run is over yet"):
+    with pytest.raises(FolderError, match="no run has ended yet"):
         write_table([folder], ["final"])
     names = [name for name, *_ in run_figures(runs)]
     assert "accuracy" in names and "classes" not in names

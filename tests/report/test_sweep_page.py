@@ -58,8 +58,8 @@ def test_the_page_of_a_killed_sweep_says_what_is_missing(results, tmp_path):
     assert "not finished" not in page(results)  # a sweep whose seeds are not known
     (tmp_path / "sweep.yaml").write_text(SHEET + "methods: [{recipe: fedavg}]\nseeds: [0, 1]\n")
     text = page(read_results(tmp_path))
-    assert "This sweep is not finished: 12 of its 24 runs are over.</p><p>Some runs have no result" in text
-    assert in_terminal(tmp_path)[1][0] == "This sweep is not finished: 12 of its 24 runs are over."
+    assert "This sweep is not finished: 12 of its 24 runs have ended.</p><p>Some runs have no result" in text
+    assert in_terminal(tmp_path)[1][0] == "This sweep is not finished: 12 of its 24 runs have ended."
     assert "<td>diverged</td>" in text
     (tmp_path / "sweep.yaml").write_text(SHEET + "methods: [{recipe: fedavg}]\nseeds: [0]\n")
     assert "not finished" not in page(read_results(tmp_path))
@@ -105,7 +105,7 @@ def test_a_methods_own_value_is_not_called_its_best(tmp_path):
     results = read_results(tmp_path)
     (best,) = best_settings(results)
     assert [row[1] for row in best.rows] == ["learning_rate 0.2 *", "learning_rate 0.03 (not swept)"]
-    assert "A method that sets a swept key itself is the same at all values of the key." in page(results)
+    assert "A method that sets a swept key itself has one result for all values of the key." in page(results)
     # The setting doesn't show the base's value of what is swept.
     assert "learning_rate swept" in page(results) and "learning_rate 0.5" not in page(results)
 

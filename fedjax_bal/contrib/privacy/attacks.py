@@ -1,4 +1,4 @@
-"""The analysis `privacy`: what a method's generated images and shared prototypes give away of the clients' images."""
+"""The analysis `privacy`: what a method's generated images and shared prototypes reveal of the clients' images."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -204,7 +204,7 @@ def _correlations(images: np.ndarray, truth: np.ndarray, rows: np.ndarray) -> di
 
 
 def _test_images(simulation: Simulation) -> tuple[np.ndarray, np.ndarray]:
-    """Test images, in their stored format, and labels."""
+    """Returns test images, in their stored format, and labels."""
     images, labels, real = fetch(simulation.test)
     return images[real], labels[real]
 
@@ -215,7 +215,7 @@ def _sample_rows(total: int, count: int) -> np.ndarray:
 
 
 def _class_means(federation: Federation) -> np.ndarray:
-    """Mean of the clients' images of each class, normalised, `Float32[C, H, W, K]`; black for an absent class."""
+    """Averages the clients' normalised images by class, `Float32[C, H, W, K]`; black for an absent class."""
     rows = np.unique(np.asarray(federation.rows))
     labels = np.asarray(federation.labels)[rows]
     black = np.broadcast_to(np.asarray(_black(federation), np.float32), np.shape(federation.images)[1:])

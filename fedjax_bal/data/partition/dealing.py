@@ -42,7 +42,7 @@ def equal_sizes(total: int, num_clients: int) -> np.ndarray:
 def check_clients_below_rows(num_clients: int, total: int) -> None:
     """Raises `ValueError` if there are more clients than rows."""
     if num_clients > total:
-        raise ValueError(f"{num_clients} clients for {total} rows: some would be left without rows; take fewer.")
+        raise ValueError(f"{num_clients} clients for {total} rows: some would be left without rows; use fewer.")
 
 
 def check_room(total: int, num_clients: int, least: int, name: str = "least") -> None:
@@ -50,7 +50,7 @@ def check_room(total: int, num_clients: int, least: int, name: str = "least") ->
     if num_clients * least > total:
         raise ValueError(
             f"{num_clients} clients of {least} rows or more ({name}) need {num_clients * least} rows, but there are "
-            f"{total}; take fewer clients or a smaller {name}."
+            f"{total}; use fewer clients or a smaller {name}."
         )
 
 
@@ -137,7 +137,7 @@ def class_quotas(shares: np.ndarray, available: np.ndarray, total: int | None, u
         total = allowed if usual is None else min(allowed, usual)
     held = int(available[owning].sum())
     if total > held:
-        raise ValueError(f"total={total} rows, but the classes that take part hold {held}; omit it or take fewer.")
+        raise ValueError(f"total={total} rows, but the classes that take part hold {held}; omit it or use fewer.")
     return apportion(shares, total, most=available)
 
 

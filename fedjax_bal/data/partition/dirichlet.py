@@ -78,7 +78,7 @@ def dirichlet(
         if not counts.any():
             raise ValueError(
                 f"no client gets a row: with {num_clients} clients and {sizes.max()} rows in the largest class every "
-                "share rounds to 0; take fewer clients."
+                "share rounds to 0; use fewer clients."
             )
         return dealing.deal_by_class(dealing.shuffled(rng, by_class), counts)
     dealing.check_room(len(labels), num_clients, min_size, "min_size")
@@ -246,7 +246,7 @@ def extended_dirichlet(
         members = np.flatnonzero(owners[:, label])
         if len(members) > size:
             raise ValueError(
-                f"a label with {size} rows has {len(members)} owners, who get at least one row each; take fewer "
+                f"a label with {size} rows has {len(members)} owners, who get at least one row each; use fewer "
                 "clients or fewer classes per client."
             )
         if len(members):

@@ -62,7 +62,7 @@ def shards(
     if count > len(labels):
         raise ValueError(
             f"{num_clients} clients x {shards_per_client} shards for {len(labels)} rows; every shard needs at least "
-            "one row: take fewer clients or fewer shards per client."
+            "one row: use fewer clients or fewer shards per client."
         )
     pieces = split_at_sizes(np.argsort(labels, kind="stable"), even_sizes(len(labels), count))
     dealt = rng.permutation(count)

@@ -65,7 +65,7 @@ def natural(
     if owners is None:
         raise ValueError(
             "natural needs a data set that says whose its images are: femnist, inaturalist2019, csv with "
-            "clients, or npz with train_clients; take another scheme for this one."
+            "clients, or npz with train_clients; use another scheme for this one."
         )
     owners = np.asarray(owners)
     if owners.shape != labels.shape or owners.dtype.kind not in "iu":
@@ -78,7 +78,7 @@ def natural(
         rows_each = f"at least {min_size} rows" if min_size > 1 else "rows"
         raise ValueError(
             f"{num_clients} clients, but {len(enough)} writers or users have {rows_each}; natural gives each of them "
-            "one client: take at most as many."
+            "one client: use at most as many."
         )
     if choose == "random":
         chosen = rng.choice(enough, num_clients, replace=False)
@@ -124,7 +124,7 @@ def class_table(
         [[21, 5, 0], [3, 16, 8]]
     """
     if len(table) != num_clients:
-        raise ValueError(f"table has {len(table)} rows for {num_clients} clients; take {len(table)} clients.")
+        raise ValueError(f"table has {len(table)} rows for {num_clients} clients; use {len(table)} clients.")
     lengths = [len(row) for row in table]
     if len(set(lengths)) > 1:
         raise ValueError(
@@ -314,12 +314,12 @@ def _deal_table(rng: np.random.Generator, labels: np.ndarray, table: np.ndarray,
     available = np.array([len(rows) for rows in by_class])
     wanted = table.sum(axis=0)
     if not wanted.any():
-        raise ValueError("holds only zeros, so that no client has rows; expected a number above 0")
+        raise ValueError("holds only zeros, so no client has rows; expected a number above 0")
     if holds == "shares":
         asked = wanted > 0
         if (asked > (available > 0)).any():
             label = np.argmax(asked > (available > 0))
-            raise ValueError(f"clients have a share of class {label}, but there are no rows of it; take 0 for it")
+            raise ValueError(f"clients have a share of class {label}, but there are no rows of it; use 0 for it")
         quotas = class_quotas(wanted / wanted.sum(), available, None)
         counts = np.zeros(table.T.shape, np.int64)
         counts[asked] = cut_counts(table.T[asked], quotas[asked])
@@ -328,14 +328,14 @@ def _deal_table(rng: np.random.Generator, labels: np.ndarray, table: np.ndarray,
         if fractions.any():
             client, label = np.argwhere(fractions)[0]
             raise ValueError(
-                f"client {client} has {table[client, label]:g} rows of class {label}; expected integers, or take "
+                f"client {client} has {table[client, label]:g} rows of class {label}; expected integers, or use "
                 "holds=shares for proportions"
             )
         counts = table.T.astype(np.int64)
     for label, (asked, rows) in enumerate(zip(counts.sum(axis=1).tolist(), available.tolist(), strict=True)):
         if asked > rows:
             raise ValueError(
-                f"clients have {asked} rows of class {label}, but there are {rows} to draw from; take the data set "
+                f"clients have {asked} rows of class {label}, but there are {rows} to draw from; use the data set "
                 "that it is for, and hold no rows out"
             )
     return deal_by_class(shuffled(rng, by_class), counts)

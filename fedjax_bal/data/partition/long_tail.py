@@ -56,7 +56,7 @@ def long_tail(
     if num_clients % classes:
         raise ValueError(
             f"num_clients={num_clients} for {classes} classes; every class has the same number of main clients: "
-            f"take a multiple of {classes}, as {math.ceil(num_clients / classes) * classes}."
+            f"use a multiple of {classes}, as {math.ceil(num_clients / classes) * classes}."
         )
     mains = num_clients // classes
     main_share = alpha / mains
@@ -170,7 +170,7 @@ def mixed_long_tail(
     if not counts.any(axis=1).all():
         raise ValueError(
             f"{num_clients} clients for {len(labels)} rows of {len(sizes)} classes: some would be left without rows; "
-            "take fewer."
+            "use fewer."
         )
     return deal_by_class(shuffled(rng, by_class), counts.T)
 

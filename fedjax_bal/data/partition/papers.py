@@ -80,7 +80,7 @@ def astraea(
         rng: source of randomness.
         labels: `Int[D]`, the pool; C is the number of different ones.
         num_clients: N; 500 in the paper.
-        variant: one of the rows above; `total`, `sizes`, `classes` and `local` change single cells of it.
+        variant: the name of the set; `total`, `sizes`, `classes` and `local` change single properties of it.
         total: total number of rows.
         sizes: `"equal"`, `"lognormal"`, or `"empirical"`, drawn from `values` or `quantiles`.
         classes: `"balanced"`, or `"letters"`: the frequencies of English letters, see `letter_shares`; for 47 classes
@@ -315,7 +315,7 @@ def flcir_realworld(
     by_class, sizes = dealing.rows_by_class(labels)
     classes = len(sizes)
     if classes < 2:
-        raise ValueError(f"labels has {classes} class; each client gets 1 to C - 1 of C classes: take at least 2.")
+        raise ValueError(f"labels has {classes} class; each client gets 1 to C - 1 of C classes: use at least 2.")
     dealing.check_clients_below_rows(num_clients, len(labels))
     present = np.unique(labels)
     absent = np.setdiff1d(discarded, present)
@@ -341,7 +341,7 @@ def flcir_realworld(
     else:
         raise ValueError(
             f"{_REDRAWS} draws for {num_clients} clients, {sizes.sum()} rows and kept={kept} each left a client with "
-            "nothing; take fewer clients, more rows, or discard=False."
+            "nothing; use fewer clients, more rows, or discard=False."
         )
     # Each class is cut into its slices, which differ by at most a row, the larger ones first.
     owner = [

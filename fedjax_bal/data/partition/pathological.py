@@ -72,7 +72,7 @@ def pathological(
         given = f"{len(labels)} rows for {num_clients} clients"
         if samples_per_client is not None:
             given = f"samples_per_client={samples}"
-        raise ValueError(f"{given}: {samples} rows can't hold {classes.max()} classes; take fewer clients.")
+        raise ValueError(f"{given}: {samples} rows can't hold {classes.max()} classes; use fewer clients.")
     if num_clients * samples > dealing.MAX_ROWS:
         raise ValueError(f"{num_clients} clients x {samples} rows; at most {dealing.MAX_ROWS} rows in all.")
 
@@ -85,7 +85,7 @@ def pathological(
             if enough < count:
                 raise ValueError(
                     f"a client with {len(share)} classes and {samples} rows needs {count} labels with at least {need} "
-                    f"rows each, but only {enough} have as many; take fewer samples per client or more classes per "
+                    f"rows each, but only {enough} have as many; use fewer samples per client or more classes per "
                     "client."
                 )
     chosen = _draw_labels(rng, sizes, classes, shares)
@@ -113,7 +113,7 @@ def classes_of_clients(classes_per_client: int | Sequence[int], num_clients: int
     classes = np.resize(np.asarray(classes_per_client), num_clients)
     if classes.max() > num_present:
         raise ValueError(
-            f"classes_per_client={classes_per_client!r}, but only {num_present} classes are present; take as many or "
+            f"classes_per_client={classes_per_client!r}, but only {num_present} classes are present; use as many or "
             "fewer."
         )
     return classes
@@ -181,7 +181,7 @@ def _feeders(classes: np.ndarray, main: np.ndarray, sizes: np.ndarray) -> np.nda
         elif classes[client] == 1:
             raise ValueError(
                 f"a label with {sizes[main[client]]} rows is the only one of more clients than that, some of which "
-                f"would be left without rows; take fewer than {len(classes)} clients or more classes per client."
+                f"would be left without rows; use fewer than {len(classes)} clients or more classes per client."
             )
         else:
             waiting.append(client)

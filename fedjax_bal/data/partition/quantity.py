@@ -56,7 +56,7 @@ def quantity(
         rng: source of randomness.
         labels: `Int[D]`; only their number matters.
         num_clients: N.
-        sizes: one of the rows above.
+        sizes: the distribution of the sizes.
         alpha: concentration, above 0, for Dirichlet sizes; small means a few large clients.
         exponent: steepness, for sizes by power or exponential; below 0 the first clients are the large ones.
         sigma: standard deviation of the logarithm of the sizes, for lognormal ones.

@@ -36,5 +36,5 @@ def find_reader(name: str) -> Reader:
         return DATASETS[name]
     near = suggestion(name, DATASETS)
     raise ValueError(
-        f"no data set is called {name!r}; {near}{' ' if near else ''}`fedjax-bal list datasets` has all of them"
+        f"no data set is called {name!r}; {near}{' ' if near else ''}`fedjax-bal list datasets` lists all of them"
     )

@@ -204,7 +204,7 @@ def read_image_folder(
         rules = _RULES._replace(size=image.size)
         shape = (image.height, image.width, channels)
     count = sum(map(len, [*files, *test_files]))
-    check_images_fit(root, count, shape, "give a smaller side, or take a machine with more")
+    check_images_fit(root, count, shape, "give a smaller side, or use a machine with more")
 
     train, tested = (read_classes(listed, rules, shape) for listed in (files, test_files))
     return Dataset(*train, *tested, tuple(names), test_share=test)

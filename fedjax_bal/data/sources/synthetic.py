@@ -37,13 +37,13 @@ def make_clouds(
 
     Args:
         rows: number of training rows, D.
-        classes: C.
-        features: numbers in a row, K.
-        spread: the difficulty: standard deviation of a cloud along each axis, where centres are about 1 from each
-            other.
+        classes: number of classes, C.
+        features: number of features, K.
+        spread: standard deviation of a cloud along each axis, which sets the difficulty; centres are about 1 from
+            each other.
         test_rows: number of test rows.
-        seed: seed of the data, which don't depend on a run's seed. Centres and test rows are the same for any number of
-            training rows, of which the first ones are the same too.
+        seed: seed of the data, independent of a run's seed. A different number of training rows leaves the centres,
+            the test rows and the first training rows unchanged.
 
     Returns:
         The data set, `Float32[D, K]` and `Int32[D]`; classes are named by their numbers.

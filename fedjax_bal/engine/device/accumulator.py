@@ -34,7 +34,7 @@ class UpdateDiversity(NamedTuple):
         return jnp.where(self.count > 0, self.squares / jnp.maximum(self.count, 1.0), jnp.nan)
 
     def add(self, counted: Array, delta: PyTree) -> "UpdateDiversity":
-        """Adds those of K updates, leaves `[K, ...]`, that `counted`, `Bool[K]`, marks."""
+        """Adds the updates, leaves `[K, ...]`, that `counted`, `Bool[K]`, marks."""
         share = counted.astype(float)
         around = self.mean
         if len(share) > 1:
@@ -51,7 +51,7 @@ class UpdateDiversity(NamedTuple):
         return UpdateDiversity(count, jax.tree.map(jnp.add, around, shift), self.squares + squares - correction)
 
     def over_devices(self, axis: str) -> "UpdateDiversity":
-        """The diversity over all devices, equal on each device."""
+        """Computes the diversity over all devices, equal on each device."""
         count = lax.psum(self.count, axis)
         # A device without any counted update has zeros, and so has a share of 0.
         shares = jax.tree.map(lambda leaf: leaf * self.count / jnp.maximum(count, 1.0), self.mean)
@@ -97,7 +97,7 @@ class Accumulator(NamedTuple):
         )
 
     def over_devices(self, axis: str) -> "Accumulator":
-        """The sums over all devices, equal on each device."""
+        """Computes the sums over all devices, equal on each device."""
         spread = None if self.spread is None else self.spread.over_devices(axis)
         delta, stats, reports = lax.psum((self.delta, self.stats, self.reports), axis)
         return Accumulator(delta, stats, reports, spread)

@@ -161,7 +161,7 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
 
 
 def sizes_of(federation: Federation, clients: Array, delivered: Array) -> Array:
-    """Number of rows of each client, in the shape of `clients`; 0 for a client that doesn't deliver."""
+    """Counts the rows of each client, in the shape of `clients`; 0 for a client that doesn't deliver."""
     first, last = (take(federation.offsets, clients + shift) for shift in (0, 1))
     return jnp.where(delivered, last - first, 0)
 

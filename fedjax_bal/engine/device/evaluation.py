@@ -264,7 +264,7 @@ class ClientModel(NamedTuple):
     test: TestSet | None
 
     def hits_on_own_rows(self) -> Array:
-        """Number of the client's training rows that its model classifies correctly, `Int32[]`."""
+        """Counts the client's training rows that its model classifies correctly, `Int32[]`."""
         outcome = self.outcome
 
         def add(total: Array, batch: Batch) -> Array:
@@ -274,7 +274,7 @@ class ClientModel(NamedTuple):
         return over_rows(add, jnp.zeros((), jnp.int32), outcome.ctx)
 
     def hits_on_test_images(self) -> Array:
-        """Number of test images that its model classifies correctly, `Int32[]`; 0 if it took no step."""
+        """Counts the test images that the client's model classifies correctly, `Int32[]`; 0 if it took no step."""
         ctx = self.outcome.ctx
         correct = jnp.zeros((), jnp.int32)
         if self.test is not None:
@@ -283,7 +283,7 @@ class ClientModel(NamedTuple):
         return jnp.where(self.outcome.steps > 0, correct, 0)
 
     def hits_on_own_test_rows(self) -> Array:
-        """Number of the client's test rows that its model classifies correctly, `Int32[]`."""
+        """Counts the client's test rows that its model classifies correctly, `Int32[]`."""
         ctx = self.outcome.ctx
         total = jnp.zeros(1, jnp.int32)
         return _hits_of_client(ctx.model, self.outcome.end, ctx.federation, ctx.client, ctx.batch_size, total)[0]

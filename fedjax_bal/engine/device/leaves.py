@@ -150,7 +150,7 @@ def shifted_leaves(setting: Setting, trained: PyTree, params: PyTree) -> PyTree:
 
 
 def moving_leaves(setting: Setting, params: PyTree) -> PyTree:
-    """Tells for each leaf whether all clients train it jointly at some time; None if they train all leaves."""
+    """Tells for each leaf whether all clients train it jointly in some step; None if they train all leaves."""
     if not setting.parts_with(Separate, Freeze):
         return None
     personal = {name for part in setting.parts_with(Separate) for name in part.own}

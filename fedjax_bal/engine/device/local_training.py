@@ -50,7 +50,7 @@ class LocalState(NamedTuple):
 
 
 def mean_cross_entropy(logits: Array, batch: Batch) -> Array:
-    """Mean cross-entropy over the real rows of a batch, `Float[]`; 0 if none is real."""
+    """Computes the mean cross-entropy over the real rows of a batch, `Float[]`; 0 if none is real."""
     return _mean_over_real(optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels), batch)
 
 

@@ -1,4 +1,4 @@
-"""Calls of parts' roles: each part sees only the parameters and the state that are its business."""
+"""Calls of parts' roles: each part sees only the parameters and the state that belong to it."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

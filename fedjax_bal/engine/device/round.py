@@ -370,5 +370,5 @@ def _info(setting: Setting, cohort: Cohort, result: CohortResult, variables: Var
 
 
 def _mean(total: Array, count: Array) -> Array:
-    """The mean; nan if the count is 0."""
+    """Computes the mean; nan if the count is 0."""
     return jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan)

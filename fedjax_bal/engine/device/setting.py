@@ -91,7 +91,7 @@ class Setting:
         return as_optimizer("optimizer", self.local.optimizer)
 
     def learning_rate(self, round: Any, step: Any = None) -> Any:
-        """The clients' learning rate in a round, before step schedules or at a step, `Float[]`; None if unknown."""
+        """Returns the clients' rate in a round, before step schedules or at a step, `Float[]`; None if unknown."""
         rate = self.optimizer.rate(round) if step is None else self.optimizer.rate_at(round, step)
         return jax.tree.map(lambda rate: jnp.asarray(rate, float), rate)
 
@@ -111,11 +111,11 @@ class Setting:
         return max(1, -(-self.max_size // self.batch_size)) * self.batch_size
 
     def parts_with(self, *roles: type[R]) -> list[R]:
-        """The parts that play a role, or one of several, in order."""
+        """Returns the parts that play a role, or one of several, in order."""
         return parts_with(self.parts, *roles)
 
     def weighs_again(self, length: int) -> bool:
-        """Whether weights are computed again after a broken client is left out of a chain of `length` clients.
+        """Returns whether weights are computed again after a broken client is left out of a chain of `length` clients.
 
         The round then keeps the results of all chains. Weights by number of rows needn't be computed again: they are
         scaled by the share of the chain's rows that is left.
@@ -129,7 +129,7 @@ class Setting:
         return sorted({0, *(part.first_round for part in self.parts)})
 
     def since(self, round: int) -> "Setting":
-        """The setting with only those parts that have begun by a round (from 0)."""
+        """Returns the setting without the parts that begin after a round (from 0)."""
         return dataclasses.replace(self, parts=tuple(part for part in self.parts if part.first_round <= round))
 
     def with_room(self, max_size: int, batch_size: int) -> "Setting":
@@ -138,7 +138,7 @@ class Setting:
         return dataclasses.replace(self, local=local, max_size=max_size)
 
     def steps_per_epoch(self, size: Any) -> Any:
-        """Local steps that a client of this size takes in an epoch; works on host and device."""
+        """Counts a client's local steps in an epoch, given its size; works on host and device."""
         if self.local.drop_last:
             steps = size // self.batch_size
         else:
@@ -149,7 +149,7 @@ class Setting:
         return steps if self.local.batches_per_epoch is None else _at_most(steps, self.local.batches_per_epoch)
 
     def local_steps(self, size: Any, limit: Any = None) -> Any:
-        """Local steps that a client of this size takes in a pass, at most `limit`; works on host and device."""
+        """Counts a client's local steps in a pass, given its size, at most `limit`; works on host and device."""
         epoch = self.steps_per_epoch(size)
         wanted = self.local.steps
         # A client without a batch in an epoch takes no step, even if the number of steps is given.
@@ -157,11 +157,11 @@ class Setting:
         return steps if limit is None else _at_most(steps, limit)
 
     def download_row(self, round: Any) -> Any:
-        """The row of a round in `State.downloads`, in which it replaces the oldest round; works on host and device."""
+        """Returns a round's row in `State.downloads`, where it replaces the oldest round; works on host and device."""
         return round % (self.max_staleness + 1)
 
     def samples(self, size: Any, steps: Any) -> Any:
-        """Number of rows processed in `steps` local steps, counting repeats (host only)."""
+        """Counts the rows processed in `steps` local steps, repeats included (host only)."""
         epoch = self.steps_per_epoch(size)
         seen = _at_most(size, epoch * self.batch_size)
         epochs, rest = np.divmod(steps, np.maximum(epoch, 1))
@@ -200,7 +200,7 @@ def matmul_precision(precision: str) -> str:
 
 
 def at_precision(model: Model, precision: str) -> Model:
-    """The same model, with the same parameters, computing in another precision of `Execution`.
+    """Returns the same model, with the same parameters, computing in another precision of `Execution`.
 
     With "bfloat16", images (but not token ids) and a copy of the parameters are rounded to bfloat16 and every layer
     computes in it; logits, features and all statistics are returned in float32, and so are gradients, because the

@@ -28,13 +28,13 @@ def zeros_of(shapes: PyTree, *leading: int) -> PyTree:
 
 
 def weighted_sum(weights: Array, stacked: Array) -> Array:
-    """The sum of `[K, ...]` with weights `[K]`."""
+    """Computes the sum of `[K, ...]` with weights `[K]`."""
     # Not a matrix product, because accelerators round the operands of products to fewer digits.
     return (weights.reshape(-1, *[1] * (stacked.ndim - 1)) * stacked).sum(0)
 
 
 def squared_norm(tree: PyTree) -> Array:
-    """The squared Euclidean norm of a tree, `Float[]`."""
+    """Computes the squared Euclidean norm of a tree, `Float[]`."""
     return sum((jnp.sum(_squares(leaf)) for leaf in jax.tree.leaves(tree)), jnp.zeros(()))
 
 
@@ -46,7 +46,7 @@ def _squares(leaf: Array) -> Array:
 
 
 def norm(tree: PyTree) -> Array:
-    """The Euclidean norm of a tree, `Float[]`, even if squares of its numbers overflow float32."""
+    """Computes the Euclidean norm of a tree, `Float[]`, even if squares of its numbers overflow float32."""
     largest = jnp.stack([jnp.abs(leaf).max(initial=0.0) for leaf in jax.tree.leaves(tree)]).max()
     # Scaled by the largest number before squaring; a tree of zeros, or one that isn't finite, isn't scaled.
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
@@ -69,17 +69,17 @@ def clip_to_norm(tree: PyTree, length: Array, bound: Array) -> PyTree:
 
 
 def inexact_leaves(tree: PyTree) -> list[Array]:
-    """The leaves that hold floating-point numbers."""
+    """Returns the leaves that hold floating-point numbers."""
     return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
 
 
 def all_finite(tree: PyTree) -> Array:
-    """True if all numbers of a tree are finite, `Bool[]`."""
+    """Returns whether all numbers of a tree are finite, `Bool[]`."""
     return surely_finite(squared_norm(inexact_leaves(tree)), tree)
 
 
 def surely_finite(squares: Array, tree: PyTree) -> Array:
-    """True if all numbers of a tree are finite, `Bool[]`; exact even if their squares overflow.
+    """Returns whether all numbers of a tree are finite, `Bool[]`; exact even if their squares overflow.
 
     `squares`, `Float[]`, must be non-finite if any number is, as the sum of squares is.
 

@@ -118,7 +118,7 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
             raise ValueError(
                 f"{name}: received inputs of type {inputs.dtype}, but the model {model.name} takes {takes}; integers "
                 "other than uint8 are token ids: pass pixels as uint8, other numbers as floats"
-                f"{'' if takes_ids else ', or take a model for token ids, such as text_mean'}"
+                f"{'' if takes_ids else ', or use a model for token ids, such as text_mean'}"
             )
         check_vocabulary(name, inputs, model)
     check_one_type(federation.images, test.images)
@@ -237,7 +237,7 @@ def choose_selector(recipe: Recipe, participation: Participation, federation: Fe
     if missing:
         raise ValueError(
             f"selector: received one that learns from {missing[0]!r}, which no part of the recipe {recipe.name} "
-            "finds out: combine it with a recipe that does (flcir has the composition), or choose another selector"
+            "reports: combine it with a recipe that does (flcir has the composition), or choose another selector"
         )
     return made
 
@@ -256,7 +256,7 @@ def check_asynchrony(recipe: Recipe, selector: Selector, participation: Particip
         if part.needs_same_start:
             raise ValueError(
                 f"{recipe.name}: received asynchronous rounds, in which clients train on models of different rounds, "
-                f"but {part.slot} finds each client's model from the current one: take another selector"
+                f"but {part.slot} finds each client's model from the current one: use another selector"
             )
 
 

@@ -87,7 +87,7 @@ class FineTuner:
             received = f"{epochs} and a federation whose clients" if new is None else "new clients that"
             raise ValueError(
                 f"{key}: received {received} have no test rows: set evaluation.client_test, for instance to "
-                "{fraction: 0.2}, or take the natural partition of data whose test rows have users"
+                "{fraction: 0.2}, or use the natural partition of data whose test rows have users"
             )
         whole_number(key, epochs)
         for part in filter(keeps_model, simulation.setting.parts) if new is None else ():
@@ -98,7 +98,7 @@ class FineTuner:
         rounds = simulation.rounds
         if simulation.setting.optimizer.rate(rounds) == 0:
             raise ValueError(
-                f"{key}: the learning rate is 0 after the last of {rounds} rounds, so that fine-tuning would "
+                f"{key}: the learning rate is 0 after the last of {rounds} rounds, so fine-tuning would "
                 "change nothing: keep training.optimizer above 0, with a schedule that is longer or ends above 0"
             )
         self.simulation = simulation
@@ -173,7 +173,7 @@ def fine_tune(
     seed: int = 0,
     execution: Execution = Execution(),
 ) -> TunedAccuracies:
-    """Tests a trained model on clients with test rows, as it is and fine-tuned on each client's training rows.
+    """Tests a trained model on the clients' test rows, unchanged and fine-tuned on each client's training rows.
 
     The clients may be new ones, from `fedjax_bal.data.hold_out_clients`. Fine-tuning is plain cross-entropy on all
     parameters, from the same variables for each client.

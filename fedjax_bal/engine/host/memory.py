@@ -141,7 +141,7 @@ def bytes_on_device(state: State, num_clients: int, layout: Layout) -> int:
 
 
 def divides(num_clients: int, layout: Layout) -> bool:
-    """True if the clients' memory can be cut into equal pieces, one for each device."""
+    """Returns whether the clients' memory can be cut into equal pieces, one for each device."""
     return layout.devices > 1 and num_clients % layout.devices == 0
 
 
@@ -224,7 +224,7 @@ def zeros_on_disk(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None) 
 
 
 def memory_rows(asked: np.ndarray) -> np.ndarray | None:
-    """Returns the clients whose memory has to be saved: those that were asked to train, and one other client, last.
+    """Returns the clients whose memory must be saved: all that were asked to train, and one other client, last.
 
     `asked`, `Bool[N]`, says whether each client was asked. Clients that never trained all have the same memory. None if
     these are no fewer than all clients.
@@ -234,7 +234,7 @@ def memory_rows(asked: np.ndarray) -> np.ndarray | None:
 
 
 def rows_to_save(memory: PyTree, asked: np.ndarray) -> PyTree:
-    """Fetches the rows of `memory_rows`, or all of them; all processes have to take part."""
+    """Fetches the rows of `memory_rows`, or all rows; all processes must call it."""
     rows = memory_rows(asked)
     leaves = jax.tree.leaves(memory)
     if rows is None or not leaves:

@@ -32,7 +32,7 @@ def put(tree: PyTree, place: Sharding) -> PyTree:
 
 
 def fetch(tree: PyTree) -> PyTree:
-    """Brings a tree to the host as NumPy arrays, the same on every process; all processes have to take part."""
+    """Brings a tree to the host as NumPy arrays, equal on every process; all processes must call it."""
     return jax.device_get(jax.tree.map(_everywhere, tree))
 
 

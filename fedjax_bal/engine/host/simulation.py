@@ -166,7 +166,7 @@ class Simulation:
         self._ahead: tuple[Any, PlannedDispatch] | None = None
 
     def set_strategy(self, strategy: str) -> None:
-        """Executes the clients in another way; before the program is compiled."""
+        """Changes how clients are executed, before the program is compiled."""
         sizes, limited = np.diff(self.federation.offsets), self.participation.speed is not None
         self.setting = with_layout(self.setting, strategy, sizes, self.selector, limited=limited)
 
@@ -219,7 +219,7 @@ class Simulation:
         return RoundCounts(broken=FaultCounts() if self.execution.excludes else None)
 
     def warn(self) -> None:
-        """Warns the caller of a public function of what keeps the run from learning."""
+        """Warns the caller of a public function if something keeps the run from learning."""
         for text in self.cautions:
             warnings.warn(text, stacklevel=4)  # above that function and its decorator
 
@@ -234,7 +234,7 @@ class Simulation:
         return Snapshot(0, state, selector, self._no_counts, self._nobody)
 
     def restore(self, snapshot: Snapshot) -> Snapshot:
-        """Returns a snapshot that was saved with the memory of `rows_to_save`, with that of all clients."""
+        """Expands the memory of a saved snapshot, that of `rows_to_save`, to all clients."""
         places = executable.shardings(self._shapes, self.federation.num_clients, self.setting.layout).memory
         memory = restore_rows(snapshot.state.memory, snapshot.asked, places, self._zeros)
         return snapshot._replace(state=snapshot.state._replace(memory=memory))
@@ -454,7 +454,7 @@ def shared_prototypes(simulation: Simulation, snapshot: Snapshot) -> tuple[Any, 
 
 
 def shares_prototypes(simulation: Simulation) -> bool:
-    """True if the method shares a feature vector of each class."""
+    """Returns whether the method shares a feature vector of each class."""
     state = simulation.state_shapes().state
     shown = jax.eval_shape(
         exhibits, simulation.setting, jax.random.key(0), state, np.int32(0), simulation.federation_on_device

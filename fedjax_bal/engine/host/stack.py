@@ -329,7 +329,7 @@ def _keys_of(seeds: Sequence[int]) -> Any:
 
 
 def _common_data(simulations: Sequence[Simulation], layout: Layout) -> PyTree:
-    """Federation and test set of all runs, on the devices."""
+    """Returns the federation and test set of all runs, on the devices."""
     first = simulations[0]
     shared = stack_federations([simulation.federation for simulation in simulations])
     federation = first.on_device[0] if shared is first.federation else replicate(shared, layout)

@@ -78,7 +78,7 @@ def resolve_strategy(strategy: str, most: int | None, width: int) -> str:
 
 
 def most_at_a_time(setting: Setting) -> int | None:
-    """The most clients that the strategy "auto" trains at a time on a device; None for any number, on accelerators.
+    """Computes how many clients "auto" trains at a time on a device at most; None, without limit, on accelerators.
 
     On a CPU, a local step of a small network is mostly overhead, which several clients share. Large ones, and
     convolutions of any size, are slower with weights for each client. A convolution is recognised by parameters with
@@ -102,7 +102,7 @@ def check_steps(setting: Setting, sizes: np.ndarray, trainings: int) -> None:
     most = int(setting.local_steps(int(np.max(sizes)))) * trainings
     if most > np.iinfo(np.int32).max:
         raise ValueError(
-            f"training: {most:,} local steps in a round, at most {np.iinfo(np.int32).max:,} can be counted: take fewer "
+            f"training: {most:,} local steps in a round, at most {np.iinfo(np.int32).max:,} can be counted: use fewer "
             "local epochs or steps"
         )
 
@@ -149,7 +149,7 @@ def end_together(steps: np.ndarray) -> bool:
 
 
 def in_equal_turns(chains: int, most: int | None) -> int:
-    """The number of chains to train at a time so that at most `most` do, and the last ones aren't few.
+    """Computes the number of chains to train at a time, at most `most`, so that the last turn isn't nearly empty.
 
     Example:
         >>> in_equal_turns(100, 54), in_equal_turns(100, 200), in_equal_turns(100, None)
@@ -159,7 +159,7 @@ def in_equal_turns(chains: int, most: int | None) -> int:
 
 
 def choose_width(cohorts: Sequence[np.ndarray], most: int, devices: int = 1, *, buckets: bool = False) -> int:
-    """The number of clients to train at a time on each device, from 1 to `most`.
+    """Computes the number of clients to train at a time on each device, from 1 to `most`.
 
     It is the largest number that wastes less than a tenth of the steps over all `cohorts`, each `Int[G]`: more clients
     at a time keep a wide machine busier, but leave longer idle tails. With `buckets`, clients start together; without,

@@ -1,4 +1,4 @@
-"""The form that `convolution="auto"` stands for: jaxlib's own oneDNN where this machine can use it, else "fast".
+"""The form behind `convolution="auto"`: jaxlib's oneDNN if this machine can use it, else "fast".
 
 If jaxlib's oneDNN can't be called in the way that `builtin` does, the call ends the process. It is therefore tried in
 another process, once for each jaxlib and CPU, and the verdict is kept in the user's cache folder.

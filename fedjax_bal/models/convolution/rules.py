@@ -86,7 +86,7 @@ def convolve_by_products(images: Array, kernel: Array, geometry: Geometry) -> Fl
 def weight_gradient(
     images: Float[Array, "B H W K"], cotangent: Float[Array, "B H2 W2 O"], size: Sequence[int], geometry: Geometry
 ) -> Float[Array, "h w K O"]:
-    """The gradient with respect to one client's kernel, in the fastest form for the shape."""
+    """Computes the gradient with respect to one client's kernel, in the fastest form for the shape."""
     # Few input channels: as in `convolve`. Shifted rows need stride 1, and a 1x1 kernel has nothing to shift: both take
     # patches. Up to 5x5, shifted rows make the squarest product with the smallest copies. The copies of larger kernels
     # cost more than XLA's convolution, which here runs over the batch as channels.
@@ -117,7 +117,7 @@ def gradient_by_builtin(
     geometry: Geometry,
     otherwise: Callable[..., Array] = weight_gradient,
 ) -> Float[Array, "h w K O"]:
-    """The gradient with respect to the kernel through jaxlib's oneDNN, or `otherwise`, as in `convolve_by_builtin`."""
+    """Computes the kernel's gradient through jaxlib's oneDNN, or `otherwise`, as in `convolve_by_builtin`."""
     # With AVX-512 a volume, which needs no transposition, is fastest unless the inputs are few. With AVX2 it isn't, and
     # with 5 to 16 channels on both sides transposing the operands takes longer than the convolution saves; with fewer
     # inputs `otherwise` is slow, too.
@@ -144,7 +144,7 @@ def _are_many(images: int, each: int) -> bool:
 def gradient_by_products(
     images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry
 ) -> Float[Array, "h w K O"]:
-    """The gradient with respect to the kernel by matrix products only, for `jax.vmap` over clients."""
+    """Computes the gradient with respect to the kernel by matrix products only, for `jax.vmap` over clients."""
     if images.shape[-1] <= FEW_INPUTS:
         return gradients.by_blocks(images, cotangent, size, geometry)
     return gradients.by_patches(images, cotangent, size, geometry)
@@ -164,7 +164,7 @@ def convolve_by_copies(
 def gradient_by_copies(
     images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry
 ) -> Float[Array, "h w K O"]:
-    """The gradient with respect to the kernel, from the copies of `convolve_by_copies`."""
+    """Computes the gradient with respect to the kernel, from the copies of `convolve_by_copies`."""
     if images.shape[-1] <= FEW_INPUTS:
         return gradients.of_blocks(images, cotangent, size, geometry)
     fewer = _lines_copy_less(size, images.shape[-1], cotangent.shape[-1], geometry)

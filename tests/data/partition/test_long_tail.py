@@ -214,7 +214,7 @@ def test_mixed_clients_take_turns_at_the_pools_of_classes(sizes, clients, factor
             wanted[client, label] = min(each // len(sizes), pools[label])
             pools[label] -= wanted[client, label]
     if (wanted.sum(1) == 0).any():
-        with pytest.raises(ValueError, match="without rows; take fewer"):
+        with pytest.raises(ValueError, match="without rows; use fewer"):
             mixed_long_tail(rng(seed), labels, clients, factor, tailed)
     else:
         parts = mixed_long_tail(rng(seed), labels, clients, factor, tailed)

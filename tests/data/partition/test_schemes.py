@@ -78,7 +78,7 @@ def draw(case, labels, clients, seed):
     try:
         return partition.SCHEMES[case.scheme](np.random.default_rng(seed), labels, clients, **case.parameters)
     except ValueError as error:
-        words = ("take", "omit", "name some", "fewer", "at least", "expected")
+        words = ("use", "omit", "name some", "fewer", "at least", "expected")
         assert any(word in str(error) for word in words), error
         return None
 
