@@ -1,4 +1,4 @@
-"""Finds and reads data files, and turns every failure into a `DataError`; nothing in them is executed."""
+"""Finds and reads data files, and turns every failure into a `DataError`; nothing is unpickled."""
 
 import contextlib
 import json

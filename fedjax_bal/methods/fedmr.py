@@ -59,8 +59,10 @@ class PrototypeMargin(SharedPrototypes, Loss):
         weight: mu.
 
     References:
-        FedMR (Fan et al., 2023), inter-class loss, which the authors' code leaves out. The mean over pairs and the
-        default weight are this package's, as is that clients compute prototypes with the model that they deliver.
+        FedMR (Fan et al., 2023), inter-class loss, which the authors' code leaves out. Its form here, a margin to the
+        other classes' prototypes, follows the paper's description and hasn't been checked against its equation; the
+        mean over pairs and the default weight are this package's, as is that clients compute prototypes with the model
+        that they deliver.
     """
 
     weight: float = 0.01

@@ -1,8 +1,6 @@
 """Partitions given by the data set's writers or users, by a table of each client's classes, or by a file."""
 
-import io
 import os
-import pickle
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 from fedjax_bal.annotations import Count, NonNegative, checked
 from fedjax_bal.data.npz_file import read_arrays
 from fedjax_bal.data.partition.dealing import class_quotas, cut_counts, deal_by_class, rows_by_class, shuffled
+from fedjax_bal.data.partition.pickled import MAGIC, read_pickled_integers
 from fedjax_bal.data.reading import DataError, reading
 from fedjax_bal.files import parse_json, read_bytes
 
@@ -27,7 +26,6 @@ _AS_JSON = (  # rewrites the printed form of Python's and NumPy's objects as JSO
     ("'", '"'),
 )
 _FORMS = "a list for each client as JSON, a line for each client, an npz file of an array each, or a pickle of lists"
-_SCALARS = ("numpy.core.multiarray", "numpy._core.multiarray")  # which NumPy's numbers come from, before 2.0 and since
 
 
 @checked
@@ -151,7 +149,7 @@ def file(
     is an npz file, with one array for each client, `numpy.savez(FILE, *rows_per_client)`, or a single array with a row
     for each client. Or it is a pickle of lists or a mapping, such as the files of github.com/junkangLiu0/FedMuon: only
     integers are read from it, Python's and NumPy's, and a file that names any other function or class is refused.
-    Nothing in any of these files is executed.
+    It isn't unpickled, and nothing in any of these files is executed.
 
     Args:
         rng: source of randomness, for counts and shares.
@@ -203,8 +201,8 @@ def file(
 def _read_lists(path: Path) -> list[Any]:
     """Reads the clients' lists, or mappings of classes to numbers."""
     content = read_bytes(path)
-    if content[:1] == pickle.PROTO:
-        return _in_order(_IntegersUnpickler(io.BytesIO(content)).load())
+    if content[:1] == MAGIC:
+        return _in_order(read_pickled_integers(content))
     try:
         text = content.decode("utf-8-sig")
         if re.match(r"\s*(?:[\[{]|(?:np\.|numpy\.)?array\()", text):
@@ -227,35 +225,6 @@ def _read_npz(path: Path) -> list[Any]:
         if len(numbered) < sum(end is not None for end in ends.values()):
             raise ValueError("is not a partition (two arrays have the same number at the end of their names)")
         return _in_order(numbered or None)
-
-
-class _IntegersUnpickler(pickle.Unpickler):
-    """Reads a pickle of integers; what makes NumPy's integers is replaced, and nothing else that it names is found."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Returns the replacement of a function or class."""
-        if module in _SCALARS and name == "scalar":
-            return _integer
-        if (module, name) == ("numpy", "dtype"):
-            return _IntegerType
-        raise ValueError(f"is a pickle that calls {module}.{name}, which is not run; write it as JSON or npz")
-
-
-class _IntegerType:
-    """The type of a NumPy integer, as a pickle describes it."""
-
-    def __init__(self, name: str, *flags: bool) -> None:
-        if name[:1] not in ("i", "u"):
-            raise ValueError(f"is a pickle of numbers of type {name}, must be integers")
-        self.signed = name[:1] == "i"
-        self.order: Literal["little", "big"] = "little"
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.order = "big" if state[1] == ">" else "little"
-
-
-def _integer(kind: _IntegerType, content: bytes) -> int:
-    return int.from_bytes(content, kind.order, signed=kind.signed)
 
 
 def _in_order(content: Any) -> list[Any]:
