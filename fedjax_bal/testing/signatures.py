@@ -14,7 +14,7 @@ import numpy as np
 from jax import errors
 
 from fedjax_bal import parts as roles
-from fedjax_bal.engine.device import Setting, exhibits, init_state
+from fedjax_bal.engine.device import Setting, evaluated_memory, exhibits, init_state, model_of_client
 from fedjax_bal.parts import Part
 from fedjax_bal.testing.report import FaultError, NotApplicableError, first_line, place, skipped_if
 from fedjax_bal.testing.workbench import Bench, one_round
@@ -165,6 +165,9 @@ def trace(bench: Bench) -> tuple[Exception | None, dict[str, str | None], str]:
         key, row, federation, test = arguments
         state = one_round(setting, key, init_state(setting, key, federation), row, federation, test).state
         exhibits(setting, key, state, row.number, federation)
+        if setting.parts_with(roles.Personal, roles.Adapt):
+            memory = evaluated_memory(setting, state.memory)
+            model_of_client(setting, federation, jnp.zeros((), int), key, row.number, state.variables, memory)
 
     # During the trace, recording wrappers replace the classes' methods; they see the engine's arguments.
     setting = bench.simulation.setting

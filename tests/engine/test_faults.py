@@ -301,7 +301,7 @@ def test_of_two_updates_the_longer_one_does_not_set_the_bound():
     )
     deltas = {"w": jnp.array([[3.0], [1e6], [7.0], [0.0]])}  # the third doesn't deliver, the last one doesn't move
     sums = Accumulator({"w": (begun.chain_weights.delta[:, None] * deltas["w"]).sum(0)}, {}, {})
-    records = ClientRecord({}, None, None, jnp.zeros((4, 1), int), {}, {})
+    records = ClientRecord({}, None, None, jnp.zeros((4, 1), int), {}, {}, {})
     result = _clipped(10.0, begun, CohortResult(sums, records, deltas))
     assert result.records.broken.tolist() == [[0], [LONG], [0], [0]]
     assert result.sums.delta["w"].tolist() == [0.5 * 3 + 0.25 * 30]

@@ -131,7 +131,7 @@ def test_what_is_not_there_is_named(run, tmp_path):
         run.predict(np.zeros((2, 28, 28, 1), np.uint16), "fedavg")
     with pytest.raises(ValueError, match=r"inputs: received floats from 0 to 255, must lie in \[0, 1\]"):
         run.predict(np.array([0.0, 255.0]).repeat(28 * 28).reshape(2, 28, 28, 1), "fedavg")
-    with pytest.raises(ValueError, match="there is no such file"):
+    with pytest.raises(ValueError, match="no such file"):
         load_run(tmp_path / "nowhere")
 
 

@@ -26,6 +26,7 @@ from fedjax_bal.engine.device.program import (
     exhibits,
     init_state,
     initial_variables,
+    model_of_client,
     state_of,
     traffic_of,
 )

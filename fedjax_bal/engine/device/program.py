@@ -238,11 +238,11 @@ def evaluate_model(
     validation, client_hits = evaluate_held_out(setting.model, shown, federation, setting.layout)
     if setting.parts_with(Personal, Adapt) and federation.tests is not None:
         memory = leaves.evaluated_memory(setting, state.memory)
-        client_hits = hits_of_personal_models(setting, federation, _model_of_client, key, number, shown, memory)
+        client_hits = hits_of_personal_models(setting, federation, model_of_client, key, number, shown, memory)
     return tested._replace(validation=validation, client_hits=client_hits)
 
 
-def _model_of_client(
+def model_of_client(
     setting: Setting, federation: Federation, client: Array, key: Key, number: Array, variables: Variables, memory: Any
 ) -> Variables:
     """Returns a client's own model: the global one, `variables`, with what the memory `[N, ...]` has of the client."""
