@@ -185,6 +185,7 @@ def page(results: Mapping[str, Results]) -> str:
     pairs = compare_pairs(results, tuple(PATTERNS))
     text = with_part(text, SCRIPT, "pairs", pair_table(pairs))
     text = with_part(text, SCRIPT, "counts", counts(results))
+    text = with_part(text, SCRIPT, "corrections", correction_table(results))
     return with_part(text, SCRIPT, "patterns", pattern_table(results))
 
 
@@ -213,6 +214,21 @@ def pair_table(pairs: Mapping[Setting, Mapping[tuple[str, str], Pair]]) -> str:
         cells = [f"{_short(of[pair].over_better)}; {_short(of[pair].interaction)}" for of in pairs.values()]
         rows.append([" + ".join(f"`{name}`" for name in pair), *cells])
     return _table(["", *(f"{SWEEPS[sweep]}, {PARTITIONS[partition]}" for sweep, partition in pairs)], rows)
+
+
+def correction_table(results: Mapping[str, Results]) -> str:
+    """Formats what a correction of absence changes against equal weights, with which all four corrections begin."""
+    places = [(*setting, absence) for setting in itertools.product(results, PARTITIONS) for absence in ABSENCE[2:]]
+    differences = []
+    for (sweep, partition, absence), imbalance in itertools.product(places, IMBALANCE):
+        of = partial(results[sweep].draws, partition, tuple(PATTERNS))
+        differences.append(paired_difference(of(method(absence, imbalance)), of(method("equal_weights", imbalance))))
+    corrected = iter(apply_holm(differences))
+    rows = [
+        [f"{SWEEPS[sweep]}, {PARTITIONS[partition]}", f"`{absence}`", *(_short(next(corrected)) for _ in IMBALANCE)]
+        for sweep, partition, absence in places
+    ]
+    return _table(["", "", *(f"`{name}`" for name in IMBALANCE)], rows)
 
 
 def counts(results: Mapping[str, Results]) -> str:
