@@ -22,8 +22,8 @@ def own_start(method: str, own: Part) -> tuple[Need, ...]:
         for other in context.parts:
             if other.slot != own.slot and keeps_model(other):
                 raise ValueError(
-                    f"{method}: received {other.slot}, by which each client already has a model of its own, or leaves "
-                    "of one; leave one of the two out"
+                    f"{method}: received {other.slot}, by which each client already has a model or leaves of its own; "
+                    "leave one of the two out"
                 )
 
     return (

@@ -82,7 +82,7 @@ def parts_with(parts: "Iterable[Part]", *roles: type[T]) -> list[T]:
 
 
 def keeps_model(part: "Part") -> bool:
-    """Returns whether a part gives each client a model of its own, or leaves of one."""
+    """Returns whether a part gives each client a model or leaves of its own."""
     return isinstance(part, (Personal, Adapt))
 
 
