@@ -235,7 +235,8 @@ def _learn(
     grads, (loss, stats, steps) = jax.grad(objective, has_aux=True)(point, rows)
     grads = leaves.keep(trained, grads)  # first, so that no norm includes frozen leaves
     for part in active.parts_with(Shift):
-        grads = _corrected(setting, part, grads, objective, params, batch, ctx)
+        if type(part).correct is not Shift.correct:
+            grads = _corrected(setting, part, grads, objective, params, batch, ctx)
     if setting.optimizer.clip_at == "start":
         grads = leaves.clip_by_entry(setting, grads)
     for part in active.parts_with(Gradient):
