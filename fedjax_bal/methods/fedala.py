@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.data import over_rows
+from fedjax_bal.data import over_rows, random_order
 from fedjax_bal.methods.combine import Count, NonNegative, PositiveShare, Recipe, recipe
 from fedjax_bal.methods.heads import batch_loss, classifier_shapes
 from fedjax_bal.methods.own_models import own_start
@@ -91,8 +91,7 @@ class AdaptiveAggregation(Prepare, Start, Memory, Adapt):
         memory: Aggregation = ctx.memory[self.slot]
         received, own = (self._mixed(tree) for tree in (variables.params, memory.variables.params))
         span = jax.tree.map(jnp.subtract, received, own)
-        drawn = jax.random.uniform(key, (ctx.row_length,))
-        order = jnp.argsort(jnp.where(jnp.arange(ctx.row_length) < ctx.size, drawn, 1.0))
+        order = random_order(key, ctx)
         # A share of 0.29 of 100 rows is 28.99... in binary but means 29.
         count = jnp.maximum(jnp.floor(self.share * ctx.size + 1e-4).astype(jnp.int32), 1)
         some = ctx._replace(size=jnp.minimum(count, ctx.size))

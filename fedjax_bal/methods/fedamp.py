@@ -26,7 +26,8 @@ class MessagePassing(Server, Step, Prepare, Start, Loss, Memory, Adapt):
     is the mean of the $w_k$ of a round, and no client uses it.
 
     Each client keeps a model, and the server N more on each device. N distances take a client about as long as a pass
-    over N models, and the memory of one, as they are computed one after another.
+    over N models, and the memory of one, as they are computed one after another. Chains of several clients are
+    refused: each would start from its own mixture.
 
     Attributes:
         alpha: $\alpha$.
@@ -53,6 +54,7 @@ class MessagePassing(Server, Step, Prepare, Start, Loss, Memory, Adapt):
 
     needs_deltas = True
     needs_same_start = True
+    forbids_chains = True
     travels = False
 
     @property

@@ -1,7 +1,5 @@
 """FedAS: the received body is aligned with the client's last model, and updates count by Fisher information."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -46,7 +44,7 @@ class AlignedBody(Prepare, Start, Memory, Adapt):
     def needs(self) -> tuple[Need, ...]:
         """Requires that no other part gives each client another model."""
         why = "by which each client has another classifier or model"
-        return (without_other("fedas", self, Separate, because=why),)
+        return (without_other("fedas", self, Separate, Adapt, because=why),)
 
     def init_memory(self, variables: Variables) -> Variables:
         """Returns the initial model without its classifier."""
@@ -54,8 +52,7 @@ class AlignedBody(Prepare, Start, Memory, Adapt):
 
     def remember(self, memory: Variables, outcome: Outcome) -> Variables:
         """Returns the trained model without its classifier."""
-        trained: Any = outcome.trained
-        return self.init_memory(trained)
+        return self.init_memory(outcome.trained or outcome.end)
 
     def prepare(self, key: Key, variables: Variables, ctx: Context) -> PyTree:
         """Computes the aligned layers."""
@@ -108,7 +105,7 @@ class FisherWeights(Prepare, Report, Reduce):
     def report(self, outcome: Outcome) -> Array:
         """Returns the trace, `Float[]`."""
         ctx = outcome.ctx
-        trained: Any = outcome.trained
+        trained = outcome.trained or outcome.end
 
         def loss(params: PyTree, batch: Batch) -> Array:
             outputs, _ = ctx.model.apply(trained._replace(params=params), batch.images, train=False)

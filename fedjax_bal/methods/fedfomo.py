@@ -34,19 +34,29 @@ class Trained(NamedTuple):
     after: PyTree
 
 
+class Weights(NamedTuple):
+    """The weights that a client gives to other clients' models.
+
+    Attributes:
+        others: ids of the clients whose models it has tried, `Int32[M - 1]`; N for none.
+        values: the weights, before they are divided, `Float[M - 1]`.
+    """
+
+    others: Array
+    values: Array
+
+
 class Combination(NamedTuple):
     """What a client computes before local training.
 
     Attributes:
         params: the combined parameters.
-        others: ids of the clients whose models it has tried, `Int32[M - 1]`; N for none.
-        weights: their weights, before normalisation, `Float[M - 1]`.
+        weights: those of other clients' models.
         bound: the client's rows whose draw is below are held out, `UInt32[]`.
     """
 
     params: PyTree
-    others: Array
-    weights: Array
+    weights: Weights
     bound: Array
 
 
@@ -65,8 +75,8 @@ class FirstOrderCombination(Server, Step, Prepare, Start, Batches, Memory, Repor
 
     The client's last model classifies its own test rows; all clients' first one is the initial model. The global model
     is the mean of a round's trained models, and no client uses it. Each client keeps two models, and the server N more
-    and $N^2$ numbers on each device, as does each client while it trains. Before training, a client makes M + 1 passes
-    over its rows, of which only those held out count.
+    and $N^2$ numbers on each device. Before training, a client makes M + 1 passes over its rows, of which only those
+    held out count. Chains of several clients are refused: each would start from its own combination.
 
     Attributes:
         held_out: the share of rows held out, rounded down, but at least one row if the client has two; 0 holds out
@@ -93,7 +103,9 @@ class FirstOrderCombination(Server, Step, Prepare, Start, Batches, Memory, Repor
 
     needs_deltas = True
     needs_same_start = True
+    forbids_chains = True
     travels = False
+    by_client = True
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -115,14 +127,14 @@ class FirstOrderCombination(Server, Step, Prepare, Start, Batches, Memory, Repor
 
     def update(self, key: Key, server: ServerContext) -> Offers:
         """Adds the reported weights."""
-        return server.state._replace(affinity=server.state.affinity + server.aggregate.reports[self.slot])
+        given: Weights = server.aggregate.reports[self.slot]
+        clients = jnp.asarray(server.cohort.clients)[..., None]
+        affinity = server.state.affinity.at[clients, given.others].add(given.values, mode="drop")
+        return server.state._replace(affinity=affinity)
 
-    def report(self, outcome: Outcome) -> Array:
-        """Returns the weights, in the client's row of `Float[N, N]`."""
-        ctx = outcome.ctx
-        made: Combination = ctx.prepared[self.slot]
-        rows = jnp.full_like(made.others, ctx.client)
-        return jnp.zeros_like(ctx.broadcast[self.slot].affinity).at[rows, made.others].add(made.weights, mode="drop")
+    def report(self, outcome: Outcome) -> Weights:
+        """Returns the weights of other clients' models."""
+        return outcome.ctx.prepared[self.slot].weights
 
     def init_memory(self, variables: Variables) -> Trained:
         """Returns the initial parameters."""
@@ -165,7 +177,7 @@ class FirstOrderCombination(Server, Step, Prepare, Start, Batches, Memory, Repor
             together = own * scale * after + jnp.tensordot(helpful * scale, all_, 1)
             return jnp.where(total > 0, together, jnp.where(rows > 0, before, after))
 
-        return Combination(jax.tree.map(combined, before, after, latest.params), others, weights, bound)
+        return Combination(jax.tree.map(combined, before, after, latest.params), Weights(others, weights), bound)
 
     def start(self, variables: Variables, ctx: Context) -> Variables:
         """Replaces the received model by the combination."""

@@ -149,7 +149,8 @@ class FeatureGenerator(Server, Step, Prepare, Steps, Loss):
             return Variables(optax.apply_updates(variables.params, optax.tree.scale(-rate, updates)), stats), state
 
         variables, adam = lax.fori_loop(0, self.steps, train, (sent.variables, adam))
-        return delta, GeneratorState(SentGenerator(variables, sent.trainings + 1), adam)
+        trainings = sent.trainings + min(self.steps, 1)
+        return delta, GeneratorState(SentGenerator(variables, trainings), adam)
 
     def update(self, key: Key, server: ServerContext) -> GeneratorState:
         """Keeps the generator that `step` has trained."""
@@ -234,7 +235,7 @@ def fedgen(
         diversity: eta, weight of the generator's term for different features, at least 0.
         teacher: whether the generator learns from the clients' losses, each weighted by its share of the class
             ("losses"), or from the mean of their logits ("logits").
-        steps: the generator's steps in a round.
+        steps: the generator's steps in a round; with 0 this is FedAvg.
         batch_size: its features per step.
         learning_rate: its learning rate, for Adam, at least 0; multiplied by 0.98 after every round.
         weight_decay: its weight decay, at least 0.

@@ -51,7 +51,6 @@ class MixedHeads(Personal, Prepare, Report, Update):
     head_factor: float = 1.0
 
     by_client = True
-    exchanges = True
 
     def check(self, context: CheckContext) -> None:
         """Rejects a model without a classifier of that name."""

@@ -22,8 +22,8 @@ def own_start(method: str, own: Part) -> tuple[Need, ...]:
         for other in context.parts:
             if other.slot != own.slot and keeps_model(other):
                 raise ValueError(
-                    f"{method}: received {other.slot}, by which each client already has a model of its own, or leaves "
-                    "of one; leave one of the two out"
+                    f"{method}: received {other.slot}, by which each client already has a model or leaves of its own; "
+                    "leave one of the two out"
                 )
 
     return (
@@ -53,15 +53,9 @@ def no_models(server: ServerContext) -> LatestModels:
 
 
 def with_delivered(latest: LatestModels, server: ServerContext) -> LatestModels:
-    """Adds the models of a round, given the context of `Step.step`, for a part with `needs_deltas`.
-
-    A chain of several clients delivers one model, that of the last client that has trained.
-    """
+    """Adds the models of a round, given the context of `Step.step`, for a part with `needs_deltas`, without chains."""
     cohort = server.cohort
-    trained = cohort.local_steps > 0
-    last = trained.shape[1] - 1 - jnp.argmax(trained[:, ::-1], axis=1)
-    owners = jnp.take_along_axis(jnp.asarray(cohort.clients), last[:, None], axis=1)[:, 0]
-    owners = jnp.where(trained.any(1), owners, cohort.num_clients)  # out of range, which `drop` ignores
+    owners = jnp.where(cohort.local_steps > 0, cohort.clients, cohort.num_clients)[:, 0]  # N is dropped
 
     def put(all_: Array, received: Array, deltas: Array) -> Array:
         return all_.at[owners].set(received + deltas, mode="drop")

@@ -63,7 +63,9 @@ class StepAhead(Shift, Adapt):
         return jax.tree.map(lambda w, g: w - self.learning_rate * g, params, grads)
 
     def correct(self, grads: PyTree, gradient: Callable[[PyTree], PyTree], params: PyTree, ctx: Context) -> PyTree:
-        """Subtracts the learning rate times the product with the Hessian."""
+        """Subtracts the learning rate times the product with the Hessian, if it counts."""
+        if not self.corrects:
+            return grads
         moved = lambda sign: jax.tree.map(lambda w, v: w + sign * self.difference * v, params, grads)
         scale = 0.5 * self.learning_rate / self.difference
         return jax.tree.map(lambda v, up, down: v - scale * (up - down), grads, gradient(moved(1)), gradient(moved(-1)))

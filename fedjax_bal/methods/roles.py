@@ -82,7 +82,7 @@ def parts_with(parts: "Iterable[Part]", *roles: type[T]) -> list[T]:
 
 
 def keeps_model(part: "Part") -> bool:
-    """Returns whether a part gives each client a model of its own, or leaves of one."""
+    """Returns whether a part gives each client a model or leaves of its own."""
     return isinstance(part, (Personal, Adapt))
 
 
@@ -183,7 +183,7 @@ class Part:
         needs_same_start: whether the server adds updates to the current model to find the clients' own models, which is
             wrong in asynchronous rounds, where clients have received different models.
         forbids_chains: whether each client must train alone and once a round, because the part replaces the model that
-            a client of a chain passes on.
+            a client of a chain passes on to the next one.
     """
 
     needs_deltas: ClassVar[bool] = False
@@ -316,7 +316,6 @@ class Shift(Part, abc.ABC):
     Attributes:
         needs_gradient: whether it needs the gradient at the unshifted parameters, which costs another pass through the
             model.
-        corrects: whether it changes the gradient that counts, by `correct`.
 
     Example:
         Sharpness-aware minimisation (Foret et al., 2021):
@@ -333,7 +332,6 @@ class Shift(Part, abc.ABC):
     """
 
     needs_gradient: ClassVar[bool] = True
-    corrects: bool = False
 
     @abc.abstractmethod
     def shift(self, params: PyTree, grads: PyTree | None, ctx: Context) -> PyTree:
@@ -348,7 +346,7 @@ class Shift(Part, abc.ABC):
         return batch.real
 
     def correct(self, grads: PyTree, gradient: Callable[[PyTree], PyTree], params: PyTree, ctx: Context) -> PyTree:
-        """Returns the gradient that counts, given the one at the shifted parameters; only if `corrects`.
+        """Returns the gradient that counts, given the one at the shifted parameters; by default the latter.
 
         `gradient` computes the gradient at other parameters; each call costs another pass through the model.
         """
@@ -500,7 +498,6 @@ class Personal(Part, abc.ABC):
 
     Attributes:
         keeps_statistics: whether running batch statistics stay with the client, too.
-        exchanges: whether the server changes the leaves, by `exchange`. They then count as traffic.
 
     Example:
         >>> from fedjax_bal.parts import part
@@ -511,17 +508,17 @@ class Personal(Part, abc.ABC):
     """
 
     keeps_statistics: ClassVar[bool] = False
-    exchanges: ClassVar[bool] = False
 
     @abc.abstractmethod
     def personal(self, params: PyTree) -> PyTree:
         """Returns a Python bool for each leaf, or for whole branches, of the parameters."""
 
     def exchange(self, models: Variables, server: ServerContext) -> Variables:
-        """At the end of a round, returns the models of its clients, leaves `[G, L, ...]`; only if `exchanges`.
+        """Returns the models of a round's clients at its end, leaves `[G, L, ...]`; by default as they are.
 
         Each is the new global model with the leaves that stay with the client. Those of the result are kept for clients
-        that delivered, where `server.cohort.local_steps > 0`; other leaves are ignored.
+        that delivered, where `server.cohort.local_steps > 0`; other leaves are ignored. The leaves of a part with this
+        method count as traffic.
         """
         return models
 

@@ -10,7 +10,7 @@ from methods.heads import as_numpy, federation, flat, gradient, network, own_acc
 from fedjax_bal.engine.device import PERSONAL
 from fedjax_bal.engine.host.fine_tuning import FineTuner
 from fedjax_bal.options import Execution, Participation
-from fedjax_bal.recipes import combine, fedala, fedamp, local, scaffold
+from fedjax_bal.recipes import combine, fedala, fedamp, fedfomo, local, scaffold
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -79,23 +79,14 @@ def test_without_others_it_is_local_training():
         float64.assert_equal({leaf: alone.memory["MessagePassing"][leaf]}, {leaf: wanted[f".params['{leaf}']"]}, 1e-12)
 
 
-@pytest.mark.slow
-def test_of_a_chain_the_server_knows_the_last_model():
-    participation = Participation(selector=toys.chosen([[0, 4], [2, 7]]))
-    state = float64.run(float64.simulation(fedamp(), participation=participation, rounds=1))
-    latest, own = state.server["MessagePassing"], state.memory["MessagePassing"]
-    assert np.flatnonzero(latest.known).tolist() == [4, 7]
-    start = float64.initial(float64.simulation(fedamp()))
-    for leaf, kept in own.items():
-        float64.assert_equal({leaf: latest.params[leaf][[4, 7]]}, {leaf: kept[[4, 7]]}, 1e-12)
-        moved = np.abs(kept - start[leaf]).max((1, 2)) > 0
-        assert np.flatnonzero(moved).tolist() == [0, 2, 4, 7]
-
-
 def test_what_cannot_be_is_refused():
     for other, message in ((fedala, "AdaptiveAggregation, by which"), (scaffold, "ControlVariates, which takes")):
         with pytest.raises(ValueError, match=f"fedamp: received {message}"):
             float64.simulation(combine(fedamp(), other()))
+    for recipe in fedamp(), fedfomo():
+        chains = Participation(selector=toys.chosen([[0, 4], [2, 7]]))
+        with pytest.raises(ValueError, match=f"{recipe.name}: received chains of 2 clients"):
+            float64.simulation(recipe, participation=chains)
     tested = {"model": network(), "federation": federation()}
     with pytest.raises(ValueError, match="client_memory: received host, .*set it to device"):
         float64.simulation(fedamp(), execution=Execution(client_memory="host"), **tested)

@@ -12,7 +12,7 @@ from methods import float64
 from methods.heads import as_numpy, descended, federation, flat, flat_images, gradient, network
 
 from fedjax_bal.engine.device import PERSONAL, purpose_key, training_key
-from fedjax_bal.recipes import apfl, combine, fedas, fedau, median
+from fedjax_bal.recipes import apfl, combine, fedas, fedau, median, per_fedavg
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -96,6 +96,7 @@ REFUSED = {
     "FisherWeights and Median both reduce the updates": (fedas, median),
     "fedau: received FisherWeights, which ignores how much updates weigh": (fedas, fedau),
     "fedas: received MixedModel, by which each client has another": (apfl, fedas),
+    "fedas: received StepAhead, by which each client has another": (per_fedavg, fedas),
 }
 
 

@@ -186,8 +186,9 @@ def test_the_clients_of_the_first_round_are_those_of_fedavg():
 
 
 @pytest.mark.slow
-def test_without_weights_it_is_fedavg():
-    recipe = fedgen(0.0, 0.0, steps=2, batch_size=4, features=3, width=2, latent=2)
+@pytest.mark.parametrize("knobs", [{"weight": 0.0, "alignment": 0.0, "steps": 2}, {"steps": 0}])
+def test_without_weights_or_a_trained_generator_it_is_fedavg(knobs):
+    recipe = fedgen(**knobs, batch_size=4, features=3, width=2, latent=2)
     got, want = (float64.run(float64.simulation(own, model=heads.network())) for own in (recipe, fedavg()))
     assert toys.largest_difference(got.variables.params, want.variables.params) < 1e-12
 

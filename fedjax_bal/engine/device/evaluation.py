@@ -306,7 +306,7 @@ def measure(setting: Setting, local_test: LocalTest | None, outcome: Outcome, de
         return zeros
 
     def values() -> dict[str, Array]:
-        used = personal_model(setting, outcome.end if outcome.trained is None else outcome.trained, outcome.ctx)
+        used = personal_model(setting, outcome.trained or outcome.end, outcome.ctx)
         trained = ClientModel(outcome._replace(end=used), local_test.test)
         return {measured.name: measured.of_client(trained) for measured in setting.measured}
 

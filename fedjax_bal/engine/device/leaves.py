@@ -27,9 +27,14 @@ def personal_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
     return _kept_by(setting.parts_with(Personal), variables)
 
 
+def exchanges(part: Personal) -> bool:
+    """Returns whether the server changes the leaves that stay with the clients because of a part."""
+    return type(part).exchange is not Personal.exchange
+
+
 def exchanged_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
     """Selects those of the leaves that stay with the clients that the server exchanges, by path."""
-    return _kept_by([part for part in setting.parts_with(Personal) if part.exchanges], variables)
+    return _kept_by([part for part in setting.parts_with(Personal) if exchanges(part)], variables)
 
 
 def _kept_by(parts: Iterable[Personal], variables: Variables) -> dict[str, Array]:

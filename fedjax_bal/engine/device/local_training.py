@@ -235,7 +235,7 @@ def _learn(
     grads, (loss, stats, steps) = jax.grad(objective, has_aux=True)(point, rows)
     grads = leaves.keep(trained, grads)  # first, so that no norm includes frozen leaves
     for part in active.parts_with(Shift):
-        if part.corrects:
+        if type(part).correct is not Shift.correct:
             grads = _corrected(setting, part, grads, objective, params, batch, ctx)
     if setting.optimizer.clip_at == "start":
         grads = leaves.clip_by_entry(setting, grads)
@@ -266,10 +266,10 @@ def _corrected(
     ctx: Context,
 ) -> PyTree:
     """Returns the gradient that counts after `part.correct`; `objective` is the loss of parameters and a batch."""
-    shifted = leaves.shifted_leaves(setting, ctx.trained, params)
-    rows = batch._replace(real=part.rows(batch, "correct"))
 
     def gradient(at: PyTree) -> PyTree:
+        shifted = leaves.shifted_leaves(setting, ctx.trained, params)
+        rows = batch._replace(real=part.rows(batch, "correct"))
         point = leaves.select(shifted, restored(setting, part, at, params), params)
         found = leaves.keep(shifted, jax.grad(objective, has_aux=True)(point, rows)[0])
         return call(setting, part, lambda visible: visible, found)

@@ -168,7 +168,7 @@ def _synchronised(setting: Setting, result: CohortResult, server: ServerContext)
 
         memories[part.slot] = jax.vmap(jax.vmap(one_client))(counted, result.records.memory[part.slot])
     for part in setting.parts_with(Personal):
-        if part.exchanges:
+        if leaves.exchanges(part):
             kept = memories.get(leaves.PERSONAL, result.records.memory[leaves.PERSONAL])
             models = jax.vmap(jax.vmap(partial(leaves.with_leaves, variables)))(kept)
             changed = leaves.personal_leaves(setting, call(setting, part, part.exchange, models, server, onto=models))

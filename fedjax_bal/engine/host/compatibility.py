@@ -266,8 +266,8 @@ def check_chains(recipe: Recipe, selector: Selector) -> None:
         if part.forbids_chains and (selector.chain_length, selector.passes) != (1, 1):
             raise ValueError(
                 f"{recipe.name}: received chains of {selector.chain_length} clients that train {selector.passes} "
-                f"time(s) a round, but {part.slot} replaces the model that a client passes on, so that only the last "
-                "training would count: take a selector without chains"
+                f"time(s) a round, but {part.slot} has each client train from a model of its own, so the server would "
+                "only learn of the last training: use a selector without chains"
             )
 
 

@@ -94,8 +94,8 @@ def choose_memory_place(
     if tested:
         if place in ("host", "disk"):
             raise ValueError(
-                f"execution.client_memory: received {place}, but every client has a model that depends on its memory, "
-                "and is evaluated on its test rows on the devices: set it to device or auto, or leave out the clients' "
+                f"execution.client_memory: received {place}, but each client's test rows are classified on the "
+                "devices, by a model that depends on its memory: set it to device or auto, or leave out the clients' "
                 "test rows"
             )
         place = "device"
