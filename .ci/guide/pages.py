@@ -100,7 +100,11 @@ def _toml(value: Any) -> str:
 
 
 def _with_links(source: Path) -> str:
-    """Returns the text of a page; links to the repository's files lead to the site, or become plain words."""
+    """Returns the text of a page, adapted to the site.
+
+    Links to the repository's files lead to the site, or become plain words. In tables deviations and intervals stay on
+    one line.
+    """
 
     def link(found: re.Match[str]) -> str:
         words, target, anchor = found.groups("")
@@ -109,7 +113,12 @@ def _with_links(source: Path) -> str:
             return f"[{words}]({os.path.relpath(SITE[file], Path(SITE[source]).parent)}{anchor})"
         return words if file.exists() else found[0]
 
-    return re.sub(r"\[([^\]]*)\]\(([^)#\s:]+)(#[^)]*)?\)", link, source.read_text(encoding="utf-8"))
+    text = re.sub(r"\[([^\]]*)\]\(([^)#\s:]+)(#[^)]*)?\)", link, source.read_text(encoding="utf-8"))
+    return re.sub(r"^\|.* ± .*", _unbroken, text, flags=re.MULTILINE)
+
+
+def _unbroken(row: re.Match[str]) -> str:
+    return re.sub(r"(?<=\d,) (?=[+\u2212-])| (?=±)|(?<=±) ", "&nbsp;", row[0])
 
 
 def _keys() -> str:
