@@ -100,7 +100,11 @@ def _toml(value: Any) -> str:
 
 
 def _with_links(source: Path) -> str:
-    """Returns the text of a page; links to the repository's files lead to the site, or become plain words."""
+    """Returns the text of a page, adapted to the site.
+
+    Links to the repository's files lead to the site, or become plain words. In tables deviations and intervals stay on
+    one line.
+    """
 
     def link(found: re.Match[str]) -> str:
         words, target, anchor = found.groups("")
@@ -109,7 +113,12 @@ def _with_links(source: Path) -> str:
             return f"[{words}]({os.path.relpath(SITE[file], Path(SITE[source]).parent)}{anchor})"
         return words if file.exists() else found[0]
 
-    return re.sub(r"\[([^\]]*)\]\(([^)#\s:]+)(#[^)]*)?\)", link, source.read_text(encoding="utf-8"))
+    text = re.sub(r"\[([^\]]*)\]\(([^)#\s:]+)(#[^)]*)?\)", link, source.read_text(encoding="utf-8"))
+    return re.sub(r"^\|.* ± .*", _unbroken, text, flags=re.MULTILINE)
+
+
+def _unbroken(row: re.Match[str]) -> str:
+    return re.sub(r"(?<=\d,) (?=[+\u2212-])| (?=±)|(?<=±) ", "&nbsp;", row[0])
 
 
 def _keys() -> str:
@@ -173,11 +182,15 @@ def _method_index() -> str:
 
 
 def _method_page(module: str) -> str:
-    """Builds the page of a method's module: its recipes, and the parts that it defines."""
+    """Builds the page of a method's module: its recipes, and the parts that it defines.
+
+    The heading of a single recipe is the page's own.
+    """
     names = [name for name, place in _MODULES.items() if place == module]
-    blocks = [f"# {', '.join(names)}"]
+    title, level = ", ".join(names), 1 if len(names) == 1 else 2
+    blocks = [f"---\ntitle: {title}\n---"] if level == 1 else [f"# {title}"]
     for name in names:
-        blocks += [f"::: fedjax_bal.recipes.{name}", *_facts(name)]
+        blocks += [f"::: fedjax_bal.recipes.{name}\n    options: {{heading_level: {level}}}", *_facts(name)]
     for name in parts.__all__:
         if _module(parts, name) == module:
             blocks.append(f"::: fedjax_bal.parts.{name}\n    options: {{members: false}}")
@@ -185,8 +198,9 @@ def _method_page(module: str) -> str:
 
 
 def _facts(name: str) -> Iterator[str]:
-    """Yields a recipe's parts, needs, command, results and papers."""
+    """Yields a recipe's source, parts, needs, command, results and papers."""
     recipe = recipes.RECIPES[name]()
+    yield f"**From**: {recipes.short_citation(name)}"
     classes = dict.fromkeys(type(part) for part in recipe.parts)
     if classes:
         yield "**Parts**: " + ", ".join(f"[`{own.__name__}`][{own.__module__}.{own.__name__}]" for own in classes)

@@ -57,18 +57,16 @@ class Recipe:
 
 FAMILIES = {
     "absence": "Methods that correct for clients that are often absent",
-    "averaging": "Federated averaging, with other weights, steps and optimizers on the server, and with a proximal "
-    "term",
+    "averaging": "Federated averaging with other weights or server optimizers, or with a proximal term",
     "drift": "Methods against client drift",
     "flatness": "Methods that look for flat minima: gradients at shifted parameters, or averages of models",
-    "generators": "Methods that train a generator, of images or of features in addition to each client's own",
+    "generators": "Methods that train a generator of images or of features for the clients",
     "heads": "Methods that treat the classifier separately from the rest of the network",
-    "long_tail": "Losses of central long-tailed learning, on the clients, weights that follow training, calibrated "
+    "long_tail": "Losses from centralised long-tailed learning; also weights that follow training, calibrated "
     "teachers, new labels, and views of an image that teach each other",
-    "losses": "Methods that change the local loss, most of them for the sake of classes that a client lacks",
-    "personal": "Methods that give every client a personal model, and training without others",
-    "robust": "Averages that a few outlying clients can't move far, or that hide each client, and faulty clients to "
-    "try them on",
+    "losses": "Methods that change the local loss, mostly to protect classes that a client lacks",
+    "personal": "Personalised methods, which give every client its own model, and purely local training",
+    "robust": "Robust and private averages, and faulty clients to test them with",
     "sampling": "Methods that change how a client draws its samples, and the images that it draws",
     "selection": "Methods that choose the clients that train, their groups and their order",
 }

@@ -161,17 +161,18 @@ def fedala(
     window: Count = 10,
     most_passes: Count = 100,
 ) -> Recipe:
-    """FedAvg whose clients start from a mixture of the global model and their own, with weights that they learn.
+    """FedAvg whose clients start from a mixture of the global model and their own, with learned weights.
 
-    Each client keeps a model, and as many weights as it mixes parameters.
+    Each client keeps a model, and a weight for every parameter that it mixes.
 
     Args:
         learning_rate: learning rate of the weights, at least 0; with 0 clients start from the global model.
         share: share of a client's rows on which it learns the weights, above 0 and at most 1.
         layers: whether weights are for the classifier ("head") or for the whole model ("all").
-        threshold: standard deviation of losses below which a client's first learning of the weights ends.
-        window: the number of losses for it.
-        most_passes: the most passes that it may take.
+        threshold: when a client first learns its weights, it stops once the standard deviation of its last `window`
+            losses is below this.
+        window: number of losses in this standard deviation.
+        most_passes: maximum number of passes over its rows when a client first learns its weights.
 
     Example:
         >>> fedala(layers="all").parts[0].layers

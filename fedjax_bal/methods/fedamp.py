@@ -137,13 +137,13 @@ def fedamp(
     attraction: NonNegative = 1.0,
     begin: Literal["cloud", "own"] = "cloud",
 ) -> Recipe:
-    """Clients have models of their own, each drawn to a mixture of all, in which similar models count more.
+    """Every client has its own model, drawn towards a mixture of all models in which similar ones count more.
 
     Each client keeps a model, and the server one more for each client. Meant for tens or hundreds of clients.
 
     Args:
         attention: "cosine", the form for deep networks, whose mixture is a weighted mean; or "distance", whose mixture
-            surely is one if `sigma` is at least `alpha` times the number of clients.
+            is guaranteed to be one if `sigma` is at least `alpha` times the number of clients.
         sigma: for "cosine" the factor of cosines, for "distance" the scale of squared distances; above 0.
         own_weight: for "cosine" the weight of a client's own model in its mixture, in [0, 1]; None for 1 by the number
             of models.

@@ -128,12 +128,12 @@ class FisherWeights(Prepare, Report, Reduce):
 
 @recipe("personal", "yang2024fedas")
 def fedas(learning_rate: NonNegative = 0.01, epochs: CountOrZero = 1, fisher: bool = True) -> Recipe:
-    """FedPer whose clients first align the received body with their last model, and count by Fisher information.
+    """FedPer whose clients align the received body with their last model; Fisher information weights updates.
 
     Args:
         learning_rate: learning rate of the alignment, at least 0.
         epochs: passes over a client's rows for the alignment; with 0 local training starts from the received body.
-        fisher: weight updates by the trace of the Fisher information; if not, by number of samples.
+        fisher: whether to weight updates by the trace of the Fisher information instead of by number of samples.
 
     Example:
         >>> [part.slot for part in fedas().parts]

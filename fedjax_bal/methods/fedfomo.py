@@ -243,16 +243,16 @@ def fedfomo(
     decay: NonNegative = 0.05,
     norm: Literal["l2", "l1"] = "l2",
 ) -> Recipe:
-    """Clients start from a combination of those models, their own and others', that help on rows they hold out.
+    """Clients start from a combination of their own and others' models, weighted by gains on held-out rows.
 
     Each client keeps two models, and the server one more for each client. Meant for tens or hundreds of clients.
 
     Args:
-        models: models that a client tries in a round, its own included; each costs a pass over its rows.
+        models: number of models that a client tries in a round, its own included; each costs a pass over its rows.
         held_out: share of a client's rows that it holds out of training, below 1; with 0 models are tried on all rows.
         exploration: probability that a model to try is chosen at random instead of by earlier weights, in the first
             round.
-        decay: by how much this probability falls in each round.
+        decay: amount by which this probability falls in each round.
         norm: the norm of the difference of models by which gains are divided.
 
     Example:

@@ -223,7 +223,7 @@ def fedgen(
     width: Count = 256,
     latent: Count = 32,
 ) -> Recipe:
-    """FedAvg whose clients also learn from generated features, on which the clients' classifiers of last round agree.
+    """FedAvg whose clients also learn from generated features, which the last cohort's classifiers recognise.
 
     `variant="paper"` has the losses of the paper; the defaults are those of the authors' code.
 

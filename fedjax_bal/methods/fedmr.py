@@ -85,7 +85,7 @@ class PrototypeMargin(SharedPrototypes, Loss):
 @recipe("losses", "fan2023fedmr")
 @variants(code={"inter": 0.0})
 def fedmr(intra: NonNegative = 0.01, inter: NonNegative = 0.01) -> Recipe:
-    """FedAvg whose clients, which have few of the classes, decorrelate features within a class and keep classes apart.
+    """FedAvg for clients with few classes: features are decorrelated within a class, and classes kept apart.
 
     Args:
         intra: weight of the correlations within a class, at least 0.

@@ -93,7 +93,7 @@ def per_fedavg(
     difference: Positive = 0.001,
     steps: Count = 1,
 ) -> Recipe:
-    """A global model that is trained to be good after a client has taken a step on its own rows.
+    """A global model that is trained to perform well after a gradient step on a client's own rows.
 
     A local step takes two passes through the model, or four with the Hessian.
 

@@ -444,4 +444,4 @@ def how_tuned(results: Results) -> str:
         return ""
     if results.selection_metric == VALIDATION:
         return "Each method has its best setting, selected by accuracy on the validation rows."
-    return "Each method has its best setting, selected by accuracy on the test rows: optimistic."
+    return "Each method has its best setting, selected by accuracy on the test rows, which is optimistic."
