@@ -284,7 +284,10 @@ def test_differences_name_the_keys():
             ["methods: received [], must be a list, not empty, each item a recipe's name, such as fedavg, or a"],
         ),
         ("optimizer=sdg", ["training.optimizer.name: received 'sdg'; did you mean 'sgd'?"]),
-        ("methods=[{mu: 3}]", ["methods.0.recipe: missing, received only mu; `fedjax-bal list recipes` has all"]),
+        (
+            "methods=[{mu: 3}]",
+            ["methods.0.recipe: missing, received only mu; `fedjax-bal list recipes` lists all of them"],
+        ),
         ("methods=[{recpie: moon}]", ["methods.0.recipe: missing, received only recpie; did you mean 'recipe'?"]),
         ("methods=fedavg+rebafl", ["methods.0.recipe: received 'fedavg+rebafl'; ", "{recipe: [fedavg, rebafl]}"]),
         ("methods.1.recipe=fedavgg", ["methods.1.recipe: received 'fedavgg'; did you mean 'fedavg'?"]),

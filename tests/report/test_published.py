@@ -105,7 +105,7 @@ def test_another_setting_than_the_papers_is_named_and_no_reproduction(make_run, 
         ("training.rounds", "2", "200"), ("model.name", "rebafl_fmnist", "lenet5"),
         ("dataset.name", "fashion_mnist_small", "mnist"), ("rebafl: mu", "none", "0.5"),
     ]  # fmt: skip
-    assert "reproduces nothing" in text and "<td>rebafl_fmnist</td><td>lenet5</td>" in text
+    assert "reproduce the paper: the accuracies" in text and "<td>rebafl_fmnist</td><td>lenet5</td>" in text
     assert "90.0</td>" in text and "*</td>" not in text and "Difference, points</th>" not in text
     assert text.index("Compared with the paper") < text.index(">Curves</h2>")
     rows = list(csv.DictReader((folder / "tables.csv").read_text().splitlines()))
