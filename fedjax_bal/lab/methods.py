@@ -38,7 +38,7 @@ from fedjax_bal.lab.output_folder import SUMS
 from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.records import RunId, RunRecord
 from fedjax_bal.lab.run import Run
-from fedjax_bal.lab.setup import SharedInputs, hash_arrays
+from fedjax_bal.lab.setup import SharedInputs, cautions, hash_arrays
 from fedjax_bal.lab.splits import RowsUsed, prefix_errors
 from fedjax_bal.metrics import EarlyStopping
 from fedjax_bal.optim import AnyOptimizer
@@ -225,7 +225,7 @@ def train_methods(
         placed, test = simulation.on_device
         if simulation.federation.images is federation.images:
             federation = federation._replace(images=placed.images, labels=placed.labels)
-    for text in dict.fromkeys(text for simulation in simulations.values() for text in simulation.cautions):
+    for text in dict.fromkeys(cautions(simulations)):
         note(text)
     if early_stopping.patience is not None and VALIDATION not in federation.auxiliary:
         raise ValueError("early_stopping: received a federation without an auxiliary set 'validation': carve one")

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from fedjax_bal.lab.splits import RowsUsed, SetupError, generator, prefix_errors
 from fedjax_bal.models import automatic
 from fedjax_bal.optim import optimizer
 from fedjax_bal.options import Participation, derived, trusted
+from fedjax_bal.parts import keeps_model
 from fedjax_bal.selection import PATTERNS, SPEEDS, Choice
 from fedjax_bal.types import Dataset, Federation, Model, Variables
 
@@ -280,11 +281,29 @@ def to_read(config: Config) -> Config:
     return config if automatic.choice()[0] == "builtin" else with_convolution(config, "fast", of="builtin")
 
 
+def cautions(simulations: Mapping[str, Simulation]) -> Iterator[str]:
+    """Yields why methods learn next to nothing, and which of them train models that their runs don't test."""
+    for simulation in simulations.values():
+        yield from simulation.cautions
+    own = [
+        name
+        for name, simulation in simulations.items()
+        if simulation.federation.tests is None and any(map(keeps_model, simulation.setting.parts))
+    ]
+    if own:
+        yield (
+            f"{', '.join(own)}: each client uses a model of its own, which this run doesn't test: accuracies are the "
+            "global model's (evaluation.client_test.fraction=0.2 gives clients test rows, in Python `tests` of "
+            "data.federate)"
+        )
+
+
 def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Setup:
     methods = tuple(config.with_partition_of(seed, method) for method in config.methods)
     _check_classes(methods, inputs)
     simulations = tuple(_simulation(inputs, index, method) for index, method in enumerate(methods))
-    inputs.cautions |= dict.fromkeys(text for simulation in simulations for text in simulation.cautions)
+    named = {method.name: simulation for method, simulation in zip(methods, simulations, strict=True)}
+    inputs.cautions |= dict.fromkeys(cautions(named))
     # Invalid post-training analyses are rejected before training.
     tuners: list[FineTuner | None] = []
     for method, simulation in zip(methods, simulations, strict=True):

@@ -42,6 +42,7 @@ from fedjax_bal.metrics.seeds import (
     spread_of_draws,
 )
 from fedjax_bal.metrics.table import (
+    CLIENTS,
     METRICS,
     NEW_CLIENTS,
     NOTHING,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedjax_bal.lab import SweepFolder
-from fedjax_bal.metrics import NEW_CLIENTS
+from fedjax_bal.metrics import CLIENTS, NEW_CLIENTS
 from fedjax_bal.report.comparison import KL, P_HOLM, STAR, by_client, compare_runs, details, run_states
 from fedjax_bal.report.published import paper_comparison_of_sweep
 from fedjax_bal.report.reading import ReportedRuns, read_runs
@@ -40,7 +40,7 @@ def results_of(runs: ReportedRuns) -> tuple[list[Table], list[str]]:
     tables = [
         *run_states(runs),
         *_in_short(comparison.tables),
-        *details(runs.record.summary["runs"], [NEW_CLIENTS]),
+        *details(runs.record.summary["runs"], [CLIENTS, NEW_CLIENTS]),
         *(by_client(runs.record.clients) if named else []),
     ]
     return tables, [*comparison.warnings, *comparison.verdicts]

@@ -70,10 +70,11 @@ def test_the_command_line_says_so_beside_the_data(tmp_path):
         "partition={scheme: iid, clients: 100}",
         "auxiliary.per_class=1",
         "execution.rounds_per_dispatch=1",
-        "methods=[fedavg, flcir, {recipe: flcir, name: selected, aggregation: selected}]",
+        "methods=[fedavg, ditto, flcir, {recipe: flcir, name: selected, aggregation: selected}]",
     )
     sweep = Sweep(config.name, (), (Point("", {}, config),), "")
     lines = list(dry_run(sweep, {"": RunFolder(tmp_path / "run")}, SharedInputs(plan=True), None))
-    (place,) = [place for place, line in enumerate(lines) if line.startswith("  note: ")]
+    place, other = [place for place, line in enumerate(lines) if line.startswith("  note: ")]
     assert lines[place].startswith("  note: flcir: a round trains 3 of 100 clients")
-    assert lines[place - 1].startswith("  data: ") and lines[place + 1].startswith("  training: ")
+    assert lines[other].startswith("  note: ditto: each client uses a model of its own")
+    assert lines[place - 1].startswith("  data: ") and lines[other + 1].startswith("  training: ")
