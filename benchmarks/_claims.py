@@ -199,24 +199,32 @@ def results() -> dict[str, list[Result]]:
     found: dict[str, list[Result]] = {}
     for file in sorted(KEPT.glob("*.csv")):
         if not file.name.endswith(CURVES):
-            name, _, rounds = file.stem.removesuffix("_rounds").rpartition("_")
-            whole = not file.stem.endswith("_rounds")
-            experiment = experiment_of(file.stem if whole else name)
-            count = rounds_of(experiment) if whole else int(rounds)
-            # Tables without the column have a single partition, the configuration's.
-            own = {DRAW: str(_partition(experiment).get("seed", 0))}
+            experiment, rounds = _content(file)
             curves: dict[tuple[str, ...], list[Row]] = {}
-            drawn = file.with_name(file.stem + CURVES)
-            for row in table(drawn) if drawn.exists() else ():
-                curves.setdefault(run_of({**own, **row}), []).append(row)
-            rows: list[Row] = [{**own, **row} for row in table(file)]
-            found.setdefault(experiment, []).append(Result(experiment, count, rows, curves))
+            for row in stored(file.with_name(file.stem + CURVES)):
+                curves.setdefault(run_of(row), []).append(row)
+            found.setdefault(experiment, []).append(Result(experiment, rounds, stored(file), curves))
     return {name: sorted(own, key=lambda result: -result.rounds) for name, own in found.items()}
 
 
-def run_of(row: Row) -> tuple[str, ...]:
+def stored(file: Path) -> list[Row]:
+    """Reads a table of runs or curves, if it exists; without a column of partitions, they have the configuration's."""
+    own = {DRAW: str(_partition(_content(file)[0]).get("seed", 0))}
+    return [{**own, **row} for row in table(file)] if file.exists() else []
+
+
+def _content(file: Path) -> tuple[str, int]:
+    """Returns the experiment and the number of rounds that a table's name stands for."""
+    stem = file.name.removesuffix(CURVES).removesuffix(".csv")
+    name, _, rounds = stem.removesuffix("_rounds").rpartition("_")
+    whole = not stem.endswith("_rounds")
+    experiment = experiment_of(stem if whole else name)
+    return experiment, rounds_of(experiment) if whole else int(rounds)
+
+
+def run_of(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the columns that identify a run in both tables of an experiment."""
-    return row.get("point", ""), row.get(DRAW, ""), row["method"], row["seed"]
+    return row.get("point", ""), str(row.get(DRAW, "")), row["method"], str(row["seed"])
 
 
 def draw_of(row: Row) -> SeededDraw:

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from _claims import METRICS, TO_TARGET, Result, name_of, results, rounds_of
+from _claims import METRICS, TO_TARGET, Result, Row, name_of, results, rounds_of
 
 from fedjax_bal.metrics import spread_of_draws
 
@@ -33,8 +33,8 @@ def _with_header(experiment: str, own: Sequence[Result]) -> str:
     text = (CONFIGS / f"{experiment}.yaml").read_text(encoding="utf-8")
     entries = {"Expect": " ".join(_expect(own))}
     # Runs stored without their duration keep the header's time.
-    if any(row.get("s") for result in own for row in result.rows):
-        took = [_time(result, own) for result in own if result.rows[0].get("s")]
+    if any(map(_timed, own)):
+        took = [_time(result, own) for result in own if _timed(result)]
         entries["Time"] = "; ".join([*took, *_length(text)])
         entries["Machine"] = "; ".join(dict.fromkeys(_machine(result) for result in own))
     for name, value in entries.items():
@@ -95,14 +95,20 @@ def _reached(result: Result) -> Iterator[str]:
 
 def _time(result: Result, own: Sequence[Result]) -> str:
     """Formats the duration of runs, with their machine if the experiment's others had another one."""
-    seconds = sum({row.get("point", ""): float(row["s"]) for row in result.rows}.values())
+    timed = _timed(result)
+    # Each run has the seconds of all runs of its folder.
+    seconds = sum(float(s) for _, _, s in {(row.get("point", ""), row["commit"], row["s"]) for row in timed})
     length = f"{result.rounds:,} rounds, " if result.rounds < rounds_of(result.experiment) else ""
     hours, minutes = divmod(round(seconds / 60), 60)
     took = f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes > 1 else f"{seconds:.0f} s"
-    note = result.rows[0].get("note", "")
-    machine = result.rows[0]["machine"]
-    where = f" on {machine}" if len({other.rows[0]["machine"] for other in own}) > 1 else ""
-    return f"{length}{len(result.rows)} runs: {took}{where}" + (f" {note}" if note else "")
+    notes = " ".join(dict.fromkeys(row["note"] for row in timed if row.get("note")))
+    where = f" on {timed[0]['machine']}" if len({other.rows[0]["machine"] for other in own}) > 1 else ""
+    return f"{length}{len(timed)} runs: {took}{where}" + (f" {notes}" if notes else "")
+
+
+def _timed(result: Result) -> list[Row]:
+    """Selects the runs that were stored with their duration."""
+    return [row for row in result.rows if row.get("s")]
 
 
 def _length(header: str) -> list[str]:
@@ -112,6 +118,9 @@ def _length(header: str) -> list[str]:
 
 
 def _machine(result: Result) -> str:
-    row = result.rows[0]
     length = f"{result.rounds:,} rounds: " if result.rounds < rounds_of(result.experiment) else ""
-    return f"{length}{row['machine']}, jax {row['jax']}, commit {row['commit']}"
+    commits: dict[str, dict[str, None]] = {}
+    for row in result.rows:
+        commits.setdefault(f"{row['machine']}, jax {row['jax']}", {})[row["commit"]] = None
+    by_machine = (f"{where}, commit{'s' * (len(own) > 1)} {', '.join(own)}" for where, own in commits.items())
+    return length + " and ".join(by_machine)

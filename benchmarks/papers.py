@@ -2,25 +2,24 @@
 
     python benchmarks/papers.py [FOLDER ...] [--commit COMMIT] [--note NOTE]
 
-Each folder adds results/papers/NAME.csv with one row per run, and NAME_curves.csv with at most 50 evaluations of each
-run. NAME is the configuration's name, with the suffix `_N_rounds` if the runs have fewer rounds than the configuration.
-Then the pages of the papers, the guide's overview of them, and Expect, Time and Machine in the headers of the
-configurations are written from these tables and from papers.yaml, and the claims by state are printed. Without a
-folder, only this last step is done.
-Folders of one experiment that have different methods are given together, because its tables are replaced.
+Each folder adds its runs to results/papers/NAME.csv, a row for each, and to NAME_curves.csv, with at most 50
+evaluations of each; stored runs of the same methods, seeds and partitions are replaced. NAME is the configuration's
+name, with the suffix `_N_rounds` if the runs have fewer rounds than the configuration. Then the pages of the papers,
+the guide's overview of them, and Expect, Time and Machine in the headers of the configurations are written from these
+tables and from papers.yaml, and the claims by state are printed. Without a folder, only this last step is done.
 """
 
 import argparse
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import _paper_headers
 import _paper_pages
 import numpy as np
-from _claims import CURVES, DRAW, KEPT, experiment_of, rounds_of
+from _claims import CURVES, DRAW, KEPT, experiment_of, rounds_of, run_of, stored
 
 from fedjax_bal.config import Config, builtin_configs, config_leaves, load_config
 from fedjax_bal.config.identity import paper_setting
@@ -64,8 +63,9 @@ def collect(folders: Iterable[Path], about: dict[str, str]) -> list[str]:
         known[0].extend(row | about for row in rows)
         known[1].extend(curves)
     for stem, (rows, curves) in tables.items():
-        write(KEPT / f"{stem}.csv", rows)
-        write(KEPT / f"{stem}{CURVES}", curves)
+        runs = set(map(run_of, rows))
+        for file, own in ((KEPT / f"{stem}.csv", rows), (KEPT / f"{stem}{CURVES}", curves)):
+            write(file, [*(row for row in stored(file) if run_of(row) not in runs), *own])
     return [f"{stem}: {len(rows)} runs" for stem, (rows, _) in tables.items()]
 
 
@@ -159,7 +159,7 @@ def curves_of(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield {"method": method, "seed": seed, **values}
 
 
-def write(file: Path, rows: Iterable[dict[str, Any]]) -> None:
+def write(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes rows as a CSV file; columns without values are left out."""
     rows = list(rows)
     keys = dict.fromkeys(key for row in rows for key in row if row[key] not in (None, ""))

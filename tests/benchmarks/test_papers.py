@@ -394,6 +394,26 @@ def test_another_draw_of_the_partition_is_no_change_and_is_kept(kept):
     assert {row[_claims.DRAW] for row in _claims.results()[RUN][0].rows} == {"2022"}
 
 
+def test_runs_of_another_method_seed_or_partition_are_added_and_those_of_the_same_replaced(kept):
+    def collect(name, methods, draw, accuracy):
+        changes = ["seeds=[0]", f"partition_seeds=[{draw}]", f"methods=[{methods}]"]
+        run_folder(kept / name, load_config(RUN, changes), accuracy=accuracy)
+        papers.collect([kept / name], {"commit": name, "note": ""})
+
+    collect("first", "fedavg, rebafl", 2022, 0.5)
+    collect("second", "rebafl, feddyn", 2022, 0.6)
+    collect("third", "rebafl", 1, 0.7)
+    rows = _claims.results()[RUN][0].rows
+    found = {(row["method"], row[_claims.DRAW]): (row["commit"], row["last5_accuracy"]) for row in rows}
+    assert len(rows) == len(found)
+    assert found == {
+        ("fedavg", "2022"): ("first", "0.5"), ("rebafl", "2022"): ("second", "0.6"),
+        ("feddyn", "2022"): ("second", "0.6"), ("rebafl", "1"): ("third", "0.7"),
+    }  # fmt: skip
+    curves = _claims.results()[RUN][0].curves
+    assert sorted(run[1:3] for run in curves) == [("1", "rebafl"), ("2022", "fedavg"), ("2022", "rebafl")]
+
+
 def test_pauses_do_not_count_as_training_time_and_stacked_runs_add_up():
     dispatches = [(2, 5.0), (2, 5.0), (4, 7.0), (6, 1009.0), (8, 1011.0), (10, 1013.0)]  # compiled first, paused once
     lines = [{"method": "a", "seed": seed, "round": at, "wall_s": s} for seed in (0, 1) for at, s in dispatches]
