@@ -22,11 +22,10 @@ from fedjax_bal.target import target_platform
 from fedjax_bal.types import size_in_bytes
 
 _LONGEST_NAMES = 40  # characters
-_COMPILING = 200_000_000  # bytes that XLA's compiler and the figures of a page take, as measured
 
 
 def outline(name: str, runs: int, batches: Sequence[RunBatch], *, timed: bool = False) -> Iterator[str]:
-    """Describes what remains to be done: a line, then a table of the programs.
+    """Describes what remains to be done: a line, a table of the programs, and the memory.
 
     Args:
         name: of the comparison or sweep.
@@ -36,7 +35,7 @@ def outline(name: str, runs: int, batches: Sequence[RunBatch], *, timed: bool = 
     """
     left = [run for batch in batches for run in batch.runs]
     steps = sum((run.simulation.rounds - run.round) * steps_per_round(run.simulation) for run in left)
-    yield f"{name}: {runs} runs, {len(left)} to train; about {steps:,.0f} local steps; {_memory(batches)}"
+    yield f"{name}: {runs} runs, {len(left)} to train; about {steps:,.0f} local steps"
     programs: dict[int, list[RunBatch]] = {}
     for batch in batches:
         programs.setdefault(batch.program, []).append(batch)
@@ -53,6 +52,7 @@ def outline(name: str, runs: int, batches: Sequence[RunBatch], *, timed: bool = 
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows if batches else ():
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield f"  memory: {_memory(batches, timed=timed)}"
 
 
 def method_names(*batches: RunBatch) -> str:
@@ -61,23 +61,25 @@ def method_names(*batches: RunBatch) -> str:
     return names if len(names) <= _LONGEST_NAMES else f"{names[: _LONGEST_NAMES - 4]} ..."
 
 
-def _memory(batches: Sequence[RunBatch]) -> str:
-    """Describes the memory that data and the largest batch need, excluding programs."""
+def _memory(batches: Sequence[RunBatch], *, timed: bool) -> str:
+    """Describes the memory that the runs need; what programs need for themselves is known once they were timed."""
     needed = []
     for batch in batches:
         simulation = batch.runs[0].simulation
         device, host = (len(batch.runs) * each for each in simulation.state_bytes)
         needed.append((device, host, simulation.setting.layout.devices))
     if target_platform() == "cpu":
+        if timed:
+            return f"about {size(resident_peak())}"
         # The data are in this process already, as is Python with the libraries.
         states = max((device * devices + host for device, host, devices in needed), default=0)
-        return f"about {size(resident_peak() + _COMPILING + states)} of memory"
+        return f"at least {size(resident_peak() + states)}"
     # Images, partitions and test sets that simulations share are counted once.
     leaves = [leaf for batch in batches for run in batch.runs for leaf in jax.tree.leaves(run.simulation.on_device)]
     data = size_in_bytes(list({id(leaf): leaf for leaf in leaves}.values()))
     on_device = data + max((device for device, _, _ in needed), default=0)
     on_host = resident_peak() + max((host for _, host, _ in needed), default=0)
-    return f"about {size(on_device)} of memory on each device and {size(on_host)} on the host"
+    return f"at least {size(on_device)} on each device and {size(on_host)} on the host"
 
 
 def _seconds_per_dispatch(batch: RunBatch) -> float:

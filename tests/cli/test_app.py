@@ -385,7 +385,7 @@ def test_an_address_is_for_ray(here):
 def test_run_takes_a_sweep_s_configurations(here):
     (here / "small.yaml").write_text(small_run.TEXT)
     (here / "grid.yaml").write_text("base: small.yaml\nsweep: [{training.rounds: [1, 2]}]\n")
-    memory = re.compile(r"about [\d.]+ [MG]B of memory|[\d.e-]+ (s|MB)")  # this process's, which grows; and times
+    memory = re.compile(r"memory: about [\d.]+ [MG]B|[\d.e-]+ (s|MB)")  # this process's, which grows; and times
     plans = [
         " ".join(memory.sub("", invoke(command, *arguments, "--dry-run").output).split())
         for arguments in (["grid.yaml"], ["small.yaml", "rounds=1,2", "name=grid"])

@@ -191,11 +191,12 @@ def test_a_dry_run_times_two_dispatches_and_writes_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
     assert "samples_per_client=40000: left out" in "".join(said)
     first = next(number for number, line in enumerate(said) if line.startswith("mine: "))
-    assert said[first].startswith("mine: 12 runs, 6 to train; about 144 local steps; about ")
+    assert said[first] == "mine: 12 runs, 6 to train; about 144 local steps"
     cells = [re.split("  +", line.strip()) for line in said[first + 1 : first + 4]]
     assert cells[0] == ["program", "methods", "runs", "together", "rounds", "state", "dispatch", "all"]
     assert [row[:5] for row in cells[1:]] == [["1", "fedavg", "3", "3", "4"], ["2", "control variates", "3", "3", "4"]]
     assert all(row[6].endswith(" s") and float(row[6][:-2]) > 0 for row in cells[1:])
+    assert re.fullmatch(r"  memory: about [\d.]+ [MG]B", said[first + 4])
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
