@@ -121,7 +121,7 @@ def find_keys(key: str) -> list[KeyReference]:
     if not matches:
         section = "".join(f"{name}." for name in above)
         hint = _did_you_mean(_nearest(last, [entry for entry in known if section in entry.path] or known))
-        hint = hint or "fedjax-bal config explain all lists them"
+        hint = hint or "`fedjax-bal config explain all` lists them, `fedjax-bal list recipes NAME` a recipe's arguments"
         raise ValueError(f"config explain: {received_value(key)} is not a key; {hint}")
     sections = {match.path for match in matches if any(entry.path.startswith(f"{match.path}.") for entry in known)}
     return [entry for entry in known if entry in matches or entry.path.rpartition(".")[0] in sections]
