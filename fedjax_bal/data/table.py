@@ -13,6 +13,7 @@ from fedjax_bal.types import Dataset
 from fedjax_bal.validate import check_unmasked, suggestion
 
 _FEWEST = 100  # rows in which different integers are hardly chance
+_MOST_ROUNDED = 0.01  # of a column's range
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _THOUSANDS = re.compile(
     r"[+-]?[1-9]\d{0,2}(?P<sign>[,._' \u00a0\u202f\u2019])\d{3}(?:(?P=sign)\d{3})*(?P<rest>[.,]\d+)?"
@@ -99,8 +100,9 @@ def input_names(
         unnamed = [name for name in names if not name or name.startswith("Unnamed: ")]
         if unnamed:
             raise DataError(
-                f"{source}: column {columns.index(unnamed[0]) + 1} has no name, as pandas writes its index: write the "
-                "file with index=False, name the column, or list the inputs, inputs=[...]."
+                f"{source}: column {columns.index(unnamed[0]) + 1} has no name, as pandas writes its index, or as a "
+                "separator at the end of each line makes one: write the file with index=False or without these "
+                "separators, name the column, or list the inputs, inputs=[...]."
             )
     else:
         names = [inputs] if isinstance(inputs, str) else [str(name) for name in inputs]
@@ -160,6 +162,11 @@ def with_categories(
     names = []
     for name in columns:
         if name not in chosen:
+            if _is_categorical(table.columns[name]):
+                raise DataError(
+                    f"{table.source}: column {name!r} is categorical: categories: [{name}] makes an input of 0 and 1 "
+                    "for each of its values; if they are quantities, convert the column to numbers."
+                )
             names.append(name)
             continue
         with reading(table.source, "write the column in one way."):
@@ -252,30 +259,42 @@ def _indicators(table: InputTable, column: str, categories: Sequence[str]) -> di
 
 
 def refuse_record_numbers(table: InputTable, names: Sequence[str]) -> None:
-    """Raises `DataError` for a column of integers that a model would memorise, or that would lose digits."""
+    """Raises `DataError` for a column of integers that a model would memorise, and for one that would lose digits."""
     for name in names:
         if name in table.columns:
             _refuse_record_numbers(table.source, name, _column(table, name))
 
 
 def _refuse_record_numbers(source: str, name: str, column: np.ndarray) -> None:
-    if column.dtype.kind not in "iuf" or (column.dtype.kind == "f" and (column != np.rint(column)).any()):
+    if column.dtype.kind not in "iuf":
         return
-    if len(column) >= _FEWEST and len(np.unique(column)) == len(column):
+    whole = column.dtype.kind != "f" or not (column != np.rint(column)).any()
+    if whole and len(column) >= _FEWEST and len(np.unique(column)) == len(column):
         raise DataError(
             f"{source}: column {name!r} has another integer in each of {len(column):,} rows, as numbers of records "
             "have: leave it out, or list the inputs, inputs=[...], with this column if it is one."
         )
     rounded = column.astype(np.float32)
-    with np.errstate(invalid="ignore"):  # the largest integer is rounded to one that its type doesn't hold
-        changed = rounded.astype(column.dtype) != column
+    if whole:
+        with np.errstate(invalid="ignore"):  # the largest integer is rounded to one that its type doesn't hold
+            changed = rounded.astype(column.dtype) != column
+    else:
+        changed = rounding_matters(column)
     if changed.any():
         row = int(np.argmax(changed))
+        shown = int if whole else float
         raise DataError(
-            f"{source}: column {name!r} holds {int(column[row])}, which becomes {int(rounded[row])} as an input of 32 "
-            "bits: subtract the smallest number, make a year, a month and a day of a date, or leave the column out; if "
-            "rounding is harmless, list the inputs, inputs=[...], with this column."
+            f"{source}: column {name!r} holds {shown(column[row])}, which becomes {shown(rounded[row])} as an input of "
+            "32 bits: subtract the smallest number, make a year, a month and a day of a date, or leave the column out; "
+            "if rounding is harmless, list the inputs, inputs=[...], with this column."
         )
+
+
+def rounding_matters(column: np.ndarray) -> np.ndarray:
+    """Returns where 32 bits would change numbers by a hundredth of their range or more, `Bool[D]`."""
+    spread = np.ptp(column)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (np.abs(column.astype(np.float32) - column) > _MOST_ROUNDED * spread) & (spread > 0)
 
 
 def _refuse_untrained(test: InputTable, label: str, labels: np.ndarray, classes: np.ndarray) -> None:
@@ -460,6 +479,12 @@ def _column(table: InputTable, name: str) -> np.ndarray:
     if not len(array):
         raise DataError(f"{table.source}: column {name!r} is empty; expected at least one row.")
     return without_objects(array)
+
+
+def _is_categorical(column: Any) -> bool:
+    """Returns whether a library's type of a column says that its values are categories, although they are numbers."""
+    kind = getattr(column, "dtype", None) or getattr(column, "type", None)
+    return hasattr(kind, "categories") or str(kind).startswith("dictionary")
 
 
 def _is_missing(value: Any) -> bool:

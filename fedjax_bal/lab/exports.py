@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,12 +13,13 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from fedjax_bal.data import normalised
+from fedjax_bal.data.reading import shortened
 from fedjax_bal.engine.host import Result
 from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.lab.errors import FolderError, reading
 from fedjax_bal.lab.model_files import MODEL_FORMATS, PROGRAM
 from fedjax_bal.models import differentiable, named_leaves
-from fedjax_bal.types import Array, Federation, Model, Variables
+from fedjax_bal.types import Array, Federation, Model, Names, Variables
 from fedjax_bal.validate import one_of
 
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -183,24 +185,42 @@ def _program(model: Model, variables: Variables, inputs: Inputs) -> np.ndarray:
         raise FolderError("format: stablehlo needs a library: pip install flatbuffers") from error
 
 
-def load_weights(file: str | os.PathLike[str]) -> Variables:
+def load_weights(file: str | os.PathLike[str], federation: Federation | None = None) -> Variables:
     """Reads a model's weights from an npz or safetensors file; nothing is unpickled.
 
     Args:
         file: a file that `fedjax-bal export` or `export_model` has written; or one with arrays of the same names,
             `params/...`, and `stats/...` or `batch_stats/...` for running statistics.
+        federation: what is to be trained from them. If the file names its inputs and classes, this warns of other names
+            in the federation, or without one that nothing compares them.
 
     Returns:
         The weights as NumPy arrays, for `simulate(..., variables=...)` or `fedjax_bal.models.with_weights`.
 
     Raises:
-        ValueError: the file can't be read, is damaged, of another format, or has arrays of other names.
+        ValueError: the file can't be read, is damaged, of another format, has arrays of other names, or the federation
+            has its inputs or classes in another order.
     """
     path = Path(file)
+    variables, trained_on = read_weights(path)
+    if federation is not None:
+        remarks = compare_names(path, trained_on, federation.names or Names())
+    elif trained_on.inputs or trained_on.classes:
+        remarks = [f"{path}: has names of inputs or classes: load_weights(file, federation) compares them"]
+    else:
+        remarks = []
+    for text in remarks:
+        warnings.warn(text, stacklevel=2)
+    return variables
+
+
+def read_weights(path: Path) -> tuple[Variables, Names]:
+    """Reads the weights of `load_weights`, and the names of inputs and classes that they were trained on."""
     kind = one_of(f"the extension of {path}", path.suffix[1:], _WEIGHTS)
     with reading(path, "export or save it again"):
-        tensors, _ = MODEL_FORMATS[kind].read(path)
+        tensors, about = MODEL_FORMATS[kind].read(path)
         nested = unflatten_dict(dict(tensors), sep="/")
+        inputs, classes = (tuple(map(str, about.get(key) or ())) for key in ("input_names", "class_names"))
     stats = [nested.pop(name) for name in ("stats", "batch_stats") if name in nested]
     if set(nested) != {"params"} or len(stats) > 1:
         others = sorted(name for name in tensors if name.partition("/")[0] not in ("params", "stats", "batch_stats"))
@@ -209,4 +229,26 @@ def load_weights(file: str | os.PathLike[str]) -> Variables:
             "as in an exported model, params/... and stats/...; PyTorch's weights are converted by "
             "fedjax_bal.models.weights_from_torch"
         )
-    return Variables(nested["params"], stats[0] if stats else {})
+    return Variables(nested["params"], stats[0] if stats else {}), Names(classes, inputs)
+
+
+def compare_names(path: Path, trained_on: Names, data: Names) -> list[str]:
+    """Describes in which names of inputs and classes the data differ from those that weights were trained on.
+
+    Raises:
+        FolderError: the data have the same names in another order, so that the weights would be mixed up.
+    """
+    remarks = []
+    for what, before, now in (
+        ("inputs", trained_on.inputs, data.inputs), ("classes", trained_on.classes, data.classes)
+    ):  # fmt: skip
+        if before and now and before != now:
+            names = [shortened(", ".join(each), 100) for each in (before, now)]
+            if sorted(before) == sorted(now):
+                remedy = f"inputs=[{names[0]}]" if what == "inputs" else "train anew"
+                raise FolderError(
+                    f"{path}: was trained on the {what} {names[0]}; the data have them in another order, {names[1]}: "
+                    f"{remedy}"
+                )
+            remarks.append(f"{path}: was trained on the {what} {names[0]}; the data's {names[1]} take their places")
+    return remarks

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,14 +16,14 @@ from fedjax_bal.analyses import ANALYSES
 from fedjax_bal.config import Config, MethodConfig, ModelSection, received_value, with_convolution
 from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build_simulation, device_count, divide, replicate
-from fedjax_bal.lab.exports import load_weights
+from fedjax_bal.lab.exports import compare_names, read_weights
 from fedjax_bal.lab.splits import RowsUsed, SetupError, generator, prefix_errors, rows_used, split_rows
 from fedjax_bal.models import automatic
 from fedjax_bal.optim import optimizer
 from fedjax_bal.options import Participation, derived, trusted
 from fedjax_bal.parts import keeps_model
 from fedjax_bal.selection import PATTERNS, SPEEDS, Choice
-from fedjax_bal.types import Dataset, Federation, Model, Variables
+from fedjax_bal.types import Dataset, Federation, Model, Names, Variables
 
 _DYNAMICS: Mapping[str, Mapping[str, Any]] = {"availability": PATTERNS, "delivery": PATTERNS, "speed": SPEEDS}
 _MOST_LINES = 8
@@ -197,8 +198,17 @@ class SharedInputs:
 
     def weights(self, config: MethodConfig) -> Variables:
         """Returns the weights that the network starts from."""
+        path = Path(config.model.weights or "")
+        dataset = self.dataset(config)
+
+        def read() -> Variables:
+            variables, trained_on = read_weights(path)
+            names = Names(dataset.class_names, dataset.input_names)
+            self.cautions |= dict.fromkeys(compare_names(path, trained_on, names))
+            return variables
+
         with prefix_errors("model.weights"):
-            return self.cached("weights", lambda: load_weights(config.model.weights or ""), config.model)
+            return self.cached("weights", read, config.model, config.dataset)
 
     def _federate(self, config: MethodConfig) -> tuple[Federation, Federation | None]:
         dataset = self.dataset(config)
@@ -222,7 +232,8 @@ class SharedInputs:
         dataset = self.dataset(config)
         federation, new = self._federations(config)
         digest = hashlib.sha256()
-        digest.update(json.dumps(dataset.class_names).encode())  # another order would swap the accuracies of classes
+        # Other names, or an order of their own, would swap the accuracies of classes and clients, or a model's inputs.
+        digest.update(repr(federation.names).encode())
         owners = () if dataset.train_clients is None else (dataset.train_clients,)
         held = (*federation.auxiliary.values(), *(federation.tests or ()))
         if new is not None:

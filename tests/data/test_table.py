@@ -313,6 +313,31 @@ def test_integers_that_32_bits_round_are_refused_unless_they_are_listed(read):
     assert read(COLUMNS | {"f1": even - even % 2**31}, label="kind", clients="user").train_images.shape == (24, 3)
 
 
+def test_decimals_that_32_bits_destroy_are_refused_unless_they_are_listed(read):
+    seconds = np.linspace(0, 60, 30) + 0.25
+    for destroyed, message in (
+        (seconds + 1.7e9, r"holds 17000000\d\d\.\d+, which becomes 1700000000.0 as an input"),  # since 1970
+        (seconds / 86400 + 2460000.5, r"holds 2460000.5\d+, which becomes 2460000.5 as an input"),  # a Julian date
+    ):
+        with pytest.raises(data.DataError, match=f"column 'f1' {message}"):
+            read(COLUMNS | {"f1": destroyed}, label="kind", clients="user")
+    assert read(COLUMNS | {"f1": seconds + 1.7e9}, label="kind", inputs=["f1"]).input_names == ("f1",)
+    for harmless in (seconds + 1e5, seconds * 1e-30, np.full(30, 0.1)):
+        assert "f1" in read(COLUMNS | {"f1": harmless}, label="kind", clients="user").input_names
+
+
+def test_numbers_of_a_categorical_type_are_no_quantities():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(COLUMNS | {"ward": pandas.Categorical(np.arange(30) % 3 * 50)})
+    with pytest.raises(data.DataError, match=r"column 'ward' is categorical: categories: \[ward\] makes"):
+        data.from_pandas(table, "kind", "user")
+    dataset = data.from_pandas(table, "kind", "user", categories="ward")
+    assert dataset.input_names[-3:] == ("ward=0", "ward=50", "ward=100")
+    arrow = pytest.importorskip("pyarrow")
+    with pytest.raises(data.DataError, match="column 'ward' is categorical"):
+        data.from_pandas(arrow.Table.from_pandas(table), "kind", "user")
+
+
 def test_marks_of_spreadsheets_are_missing_values(read):
     with pytest.raises(data.DataError, match=r"column 'f1' has 1 missing value .* column 'kind' has 1: fill"):
         read(COLUMNS | {"f1": with_text("#N/A"), "kind": [*KINDS[:29], "#N/A"]}, label="kind", clients="user")
@@ -523,7 +548,7 @@ WRONG = {
     ),
     "a class for each row": ({"kind": np.arange(30)}, {}, "30 rows have 30 different labels"),
     "no inputs": ({"f0": None, "f1": None, "f2": None}, {}, "has no columns for inputs, only user, kind"),
-    "an index": ({"Unnamed: 0": np.arange(30)}, {}, "column 6 has no name, as pandas writes its index: .*index=False"),
+    "an index": ({"Unnamed: 0": np.arange(30)}, {}, "column 6 has no name, as pandas .*index=False"),
     "arrays": ({"f1": np.zeros((30, 2))}, {}, r"column 'f1' holds arrays of shape \(2,\)"),
     "a share": ({}, {"test": 1.5}, "test: received 1.5, must be .* above 0 and below 1"),
     "no table": ({}, {"test": [1]}, "from_pandas: test: received list, must be a data frame"),

@@ -127,6 +127,74 @@ def test_weights_that_do_not_fit_are_refused_by_key_and_name(tmp_path):
         set_up(weighted(tmp_path))
 
 
+def test_weights_are_for_inputs_and_classes_of_the_same_names_in_the_same_order(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+
+    def table(inputs, classes):
+        kinds = np.array(classes)[np.arange(40) % 2]
+        return data.from_pandas(dict(zip(inputs, rows.T, strict=True)) | {"kind": kinds}, "kind")
+
+    def federate(dataset):
+        return data.federate(dataset, [np.arange(len(dataset.train_labels))])
+
+    model = models.build("mlp", 2, (2,))
+    variables = model.init(jax.random.key(0))
+    trained_on = federate(table(["age", "crp"], ["sick", "well"]))
+    file = export_model(tmp_path / "w.npz", model, variables, trained_on)
+    jax.tree.map(np.testing.assert_array_equal, load_weights(file, trained_on), jax.device_get(variables))
+    with pytest.raises(ValueError, match="w.npz: was trained on the inputs age, crp; .* another order, crp, age"):
+        load_weights(file, federate(table(["crp", "age"], ["sick", "well"])))
+    with pytest.warns(UserWarning, match="on the classes sick, well; the data's gezond, ziek take their places"):
+        load_weights(file, federate(table(["age", "crp"], ["ziek", "gezond"])))
+    with pytest.warns(UserWarning, match="has names of inputs or classes: load_weights"):
+        load_weights(file)
+
+
+def test_a_configuration_s_weights_are_compared_by_name(tmp_path):
+    text = "age,crp,kind\n" + "".join(f"{row / 7},{row / 3},{'sick' if row % 2 else 'well'}\n" for row in range(40))
+    (tmp_path / "t.csv").write_text(text)
+    dataset = data.load("csv", path=tmp_path / "t.csv", label="kind")
+    federation = data.federate(dataset, [np.arange(len(dataset.train_labels))])
+    model = models.build("mlp", 2, (2,), hidden=[4])
+    export_model(tmp_path / "w.npz", model, model.init(jax.random.key(0)), federation)
+
+    def run(*changes):
+        dataset = f"dataset={{name: csv, path: {tmp_path / 't.csv'}, label: kind}}"
+        partition = "partition={scheme: iid, clients: 4}"
+        return weighted(tmp_path, dataset, partition, "model={name: mlp, hidden: [4]}", "methods=[fedavg]", *changes)
+
+    weights = f"model.weights={tmp_path / 'w.npz'}"
+    set_up(run(weights))
+    with pytest.raises(ValueError, match=r"model.weights: .*w.npz: was trained on the inputs age, crp; .*inputs=\[age"):
+        set_up(run(weights, "dataset.inputs=[crp, age]"))
+    (tmp_path / "t.csv").write_text(text.replace("sick", "ziek"))
+    inputs = SharedInputs(devices=1)
+    set_up(run(weights), inputs)
+    assert any("on the classes sick, well; the data's well, ziek take their places" in text for text in inputs.cautions)
+
+
+def test_a_renamed_column_or_client_is_other_data(tmp_path):
+    rows = "".join(f"{row / 7},{row / 3},{'sick' if row % 2 else 'well'},{'ab'[row % 3 == 0]}\n" for row in range(40))
+
+    def fingerprint(text):
+        (tmp_path / "t.csv").write_text(text)
+        dataset = f"dataset={{name: csv, path: {tmp_path / 't.csv'}, label: kind, clients: site}}"
+        config = small_run.config(
+            tmp_path,
+            dataset,
+            "partition={scheme: natural, clients: 2}",
+            "model=mlp",
+            "methods=[fedavg]",
+            "selection.clients_per_round=1",
+        )
+        return SharedInputs(None, 1).fingerprint(config.methods[0]).tolist()
+
+    before = fingerprint(f"age,crp,kind,site\n{rows}")
+    assert before == fingerprint(f"age,crp,kind,site\n{rows}")
+    assert before != fingerprint(f"crp,age,kind,site\n{rows}")
+    assert before != fingerprint(f"age,crp,kind,site\n{rows}".replace(",a\n", ",Aachen\n"))
+
+
 @pytest.mark.slow
 def test_a_run_does_not_resume_with_other_weights(tmp_path):
     export_model(tmp_path / "w.npz", MLP, start())

@@ -24,6 +24,7 @@ from fedjax_bal.data.table import (
     input_names,
     not_a_name,
     not_a_number,
+    rounding_matters,
     table_dataset,
     text_columns,
 )
@@ -230,8 +231,8 @@ def _numbers(
 
 
 def _kept(numbers: np.ndarray, texts: Sequence[str]) -> np.ndarray:
-    """Returns numbers in 32 bits, as inputs are, but large ones as they were read, so that integers stay different."""
-    if not np.abs(numbers).max() > 2**24:
+    """Returns numbers in 32 bits, as inputs are, but as they were read if rounding would make them equal."""
+    if not np.abs(numbers).max() > 2**24 and not rounding_matters(numbers).any():
         return numbers.astype(np.float32)
     try:
         return np.array(list(map(int, texts)), np.int64)  # not the floats, which have 53 bits
