@@ -13,7 +13,6 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from fedjax_bal.data import normalised
-from fedjax_bal.data.reading import shortened
 from fedjax_bal.engine.host import Result
 from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.lab.errors import FolderError, reading
@@ -24,6 +23,7 @@ from fedjax_bal.validate import one_of
 
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 _WEIGHTS = ("npz", "safetensors")
+_MOST_NAMED = 10  # inputs or classes in a message
 
 
 class Inputs(NamedTuple):
@@ -243,7 +243,7 @@ def compare_names(path: Path, trained_on: Names, data: Names) -> list[str]:
         ("inputs", trained_on.inputs, data.inputs), ("classes", trained_on.classes, data.classes)
     ):  # fmt: skip
         if before and now and before != now:
-            names = [shortened(", ".join(each), 100) for each in (before, now)]
+            names = [", ".join(each[:_MOST_NAMED]) + ", ..." * (len(each) > _MOST_NAMED) for each in (before, now)]
             if sorted(before) == sorted(now):
                 remedy = f"inputs=[{names[0]}]" if what == "inputs" else "train anew"
                 raise FolderError(
