@@ -104,10 +104,15 @@ def fit(arrays: Mapping[str, np.ndarray], template: Any) -> Any:
         odd = sorted(set(wanted) ^ set(arrays))[0]
         raise StateError(f"only one of them has {odd}")
     for name, leaf in wanted.items():
-        saved, needed = (f"{np.dtype(a.dtype).name}{list(np.shape(a))}" for a in (arrays[name], leaf))
+        saved, needed = (f"{_dtype(each).name}{list(np.shape(each))}" for each in (arrays[name], leaf))
         if saved != needed:
             raise StateError(f"{name} is {saved}, this program needs {needed}")
     return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted])
+
+
+def _dtype(leaf: Any) -> np.dtype:
+    """Returns the type of an array, or of a number of Python's, as a selector's state may have."""
+    return np.dtype(leaf.dtype if hasattr(leaf, "dtype") else type(leaf))
 
 
 def round_of(file: Path) -> int:

@@ -44,6 +44,7 @@ from fedjax_bal.metrics import EarlyStopping
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.recipes import Recipe
+from fedjax_bal.selection import SELECTORS, Choice
 from fedjax_bal.status import StatusLine, duration
 from fedjax_bal.target import target_platform
 from fedjax_bal.types import Federation, Model, Variables
@@ -52,7 +53,7 @@ _CHECKPOINT_EVERY = 10  # rounds, as in configurations
 _LONGEST = 500  # characters of a described value
 _DIGESTS = {
     "sha256": "other inputs, labels, partition, test rows, names or initial weights",
-    "code": "another network, optimizer or part of yours, or another version of jax",
+    "code": "another network, initial weights, an optimizer, a part or a selector of yours, or another version of jax",
 }
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -320,7 +321,7 @@ def _entry(name: str, method: Method, simulation: Simulation, exact: bool) -> di
         "selector": _described(f"methods: {name}: selector", recipe.selector, exact=exact),
         "carried": recipe.carried,
         **known,
-        "code": _code_digest(simulation) if exact else None,
+        "code": _code_digest(simulation, recipe) if exact else None,
     }
     return {"name": name, "recipe": recipe.name, "parts": parts} | {key: value for key, value in own.items() if value}
 
@@ -351,19 +352,24 @@ def _described(key: str, value: Any, *, exact: bool) -> Any:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... sha256 {_sha256(text).tobytes().hex()}"
 
 
-def _code_digest(simulation: Simulation) -> str:
-    """Returns the SHA-256 of what jax traces of the network and the optimizers, and of the source of own parts."""
+def _code_digest(simulation: Simulation, recipe: Recipe) -> str:
+    """Returns the SHA-256 of what jax traces of the network, its initial weights and the optimizers, and of own code.
+
+    Own code is the source of parts, and of selectors that are given by name.
+    """
     setting = simulation.setting
     model = setting.model
     variables = jax.eval_shape(model.init, jax.random.key(0))
     inputs = jnp.zeros((2, *model.input_shape), model.input_dtype)
     texts = [_traced(functools.partial(model.apply, train=True), variables, inputs, key=jax.random.key(0))]
+    texts.append(_traced(model.init, jax.random.key(0)))
     for optimizer in (setting.local.optimizer, setting.server):
         texts.append(_traced(functools.partial(_updates, optimizer), variables.params, 0, 0))
-    for part in setting.parts:
-        if not type(part).__module__.startswith("fedjax_bal."):
+    choices = [each for each in (recipe.selector, simulation.participation.selector) if isinstance(each, Choice)]
+    for code in (*map(type, setting.parts), *(SELECTORS[choice.name] for choice in choices)):
+        if not getattr(code, "__module__", "").startswith("fedjax_bal."):
             with contextlib.suppress(OSError, TypeError):  # a class without a file
-                texts.append(inspect.getsource(type(part)))
+                texts.append(inspect.getsource(code))
     return _sha256("\n".join(texts)).tobytes().hex()
 
 

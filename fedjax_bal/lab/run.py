@@ -209,7 +209,7 @@ class Run:
         # The fingerprint is checked before the state: with other data its shapes may differ.
         if not np.array_equal(arrays.get(checkpoint.FINGERPRINT, ()), self.fingerprint):
             raise FolderError(
-                f"{self.folder.path}: started with different images, labels, class names, owners of images, partition, "
+                f"{self.folder.path}: started with different images, labels, names, owners of images, partition, "
                 "traces or initial weights; nothing in it was changed. Pass the same --data-dir as then and restore "
                 f"the files that the configuration names, or {START_OVER}"
             )

@@ -131,15 +131,16 @@ class SharedInputs:
         return federation
 
     def data_digest(self, config: MethodConfig) -> np.ndarray:
-        """Hashes images, labels, class names, owners of rows, partition and auxiliary rows: SHA-256, `UInt8[32]`."""
+        """Hashes images, labels, names, owners of rows, partition and auxiliary rows: SHA-256, `UInt8[32]`."""
         return self.cached("data digest", lambda: self._digest(config), *_sections(config))
 
     def fingerprint(self, config: MethodConfig) -> np.ndarray:
         """Hashes all that a run reads from files (data, initial weights and traces): SHA-256, `UInt8[32]`."""
         images = self.data_digest(config)
         digests = {name: getattr(self.presence(config, name), "digest", None) for name in _DYNAMICS}
-        if config.model.weights is not None:
-            digests["weights"] = self.cached("digest", lambda: _digest_of(self.weights(config)), config.model)
+        if config.model.weights is not None or models.MODELS.plugin(config.model.name):  # a plug-in may read some, too
+            start = lambda: _digest_of_weights(self.model(config))
+            digests["weights"] = self.cached("digest", start, config.model, config.dataset)
         if not any(digests.values()):
             return images
         digest = hashlib.sha256(images.tobytes())
@@ -250,14 +251,12 @@ def hash_arrays(digest: Any, arrays: Iterable[Any]) -> None:
         digest.update(array.data)
 
 
-def _digest_of(variables: Variables) -> bytes:
-    """Computes the SHA-256 of names, types, shapes and values."""
+def _digest_of_weights(model: Model) -> bytes | None:
+    """Computes the SHA-256 of the weights that a network starts from; None if it draws them all."""
+    given = jax.make_jaxpr(model.init)(jax.random.key(0)).consts
     digest = hashlib.sha256()
-    for name, leaf in models.named_leaves(variables).items():
-        array = np.ascontiguousarray(leaf)
-        digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(array.data)
-    return digest.digest()
+    hash_arrays(digest, given)
+    return digest.digest() if given else None
 
 
 def network(section: ModelSection, classes: int, shape: Sequence[int]) -> Model:

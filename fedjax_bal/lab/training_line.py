@@ -1,6 +1,6 @@
 """The line `training:`, before training and on the page: how methods train, and which differ from the others."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedjax_bal.config import Sections, leaves, merge, without_defaults
@@ -9,10 +9,12 @@ from fedjax_bal.validate import is_number
 _MOST_NAMES = 4
 _MOST_VALUES = 8
 _OPTIMIZER = "training.optimizer."
+_SERVER = "training.server_optimizer."
+_PLACED = ("training.rounds", "training.local_", "training.batch_size", _OPTIMIZER, _SERVER)
 
 
 def training_line(sheet: Mapping[str, Any], axes: Mapping[str, Sequence[Any]] = {}) -> str:
-    """Describes rounds, epochs or steps, batch size, and the optimizer: its rate, and options without their defaults.
+    """Describes rounds, epochs or steps, batch size, the optimizer and all other keys of `training` that are set.
 
     Args:
         sheet: a resolved configuration, as a run folder records it; of a sweep that of any point.
@@ -44,7 +46,7 @@ def training_line(sheet: Mapping[str, Any], axes: Mapping[str, Sequence[Any]] = 
                 if values.get("training.local_steps", "none") == "none"
                 else _counted(values["training.local_steps"], "local step"),
                 values["training.batch_size"],
-                _optimizer(values, stated),
+                ", ".join([_optimizer(_OPTIMIZER, values, stated), *_others(values, stated)]),
             ]
     except (KeyError, TypeError, AttributeError):  # a page's configuration that someone has edited
         return ""
@@ -53,14 +55,23 @@ def training_line(sheet: Mapping[str, Any], axes: Mapping[str, Sequence[Any]] = 
     return "{}, {}, batches of {}, {}".format(*texts) if texts else ""
 
 
-def _optimizer(values: Mapping[str, str], stated: Collection[str]) -> str:
-    """Returns the optimizer's name and rate, and its other keys that are stated: `sgd 0.1, momentum 0.9`."""
-    options = {key.removeprefix(_OPTIMIZER): value for key, value in values.items() if key.startswith(_OPTIMIZER)}
+def _optimizer(section: str, values: Mapping[str, str], stated: Collection[str]) -> str:
+    """Returns an optimizer's name and rate, and its other keys that are stated: `sgd 0.1, momentum 0.9`."""
+    options = {key.removeprefix(section): value for key, value in values.items() if key.startswith(section)}
     texts = [f"{options.pop('name')} {options.pop('learning_rate')}"]
     for key, value in options.items():
-        if f"{_OPTIMIZER}{key}" in stated:
+        if f"{section}{key}" in stated:
             texts.append(f"{key.removesuffix('.name')} {value}")
     return ", ".join(texts)
+
+
+def _others(values: Mapping[str, str], stated: Collection[str]) -> Iterator[str]:
+    """Yields the keys that are stated and have no place of their own in the line: `drop_last true`."""
+    for key, value in values.items():
+        if key in stated and key.startswith("training.") and not key.startswith(_PLACED):
+            yield f"{key.removeprefix('training.')} {value}"
+    if any(key.startswith(_SERVER) for key in stated):
+        yield f"server {_optimizer(_SERVER, values, stated)}"
 
 
 def _with_exceptions(values: Mapping[str, str]) -> str:
@@ -89,4 +100,6 @@ def _listed(values: Sequence[Any]) -> str:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

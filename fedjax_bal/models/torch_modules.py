@@ -68,7 +68,8 @@ def from_torch(
     - Dropout draws from the client's key.
     - The classifier is the `torch.nn.Linear` whose result the module returns, `params["head"]`; features are its input.
       A `log_softmax` of its result is left out, because all losses here take logits.
-    - Parameters with `requires_grad=False` stay as they are.
+    - Parameters with `requires_grad=False` stay as they are. Tied parameters, and those of a layer that is used under
+      two names, are one array, with the first of their names.
 
     The module's results in evaluation on random inputs are compared with the model's.
 
@@ -115,10 +116,17 @@ def from_torch(
 
 
 def _copy_of(module: Any, name: str) -> Any:
-    """Returns a copy of a module on the CPU, in 32 bits."""
+    """Returns a copy of a module on the CPU, in 32 bits; refuses one that lacks weights or shares buffers."""
     if any(getattr(layer, "has_uninitialized_params", bool)() for layer in module.modules()):
         raise ValueError(
             f"{name}: received lazy layers without weights, must have them: call the module on a batch first"
+        )
+    once = {buffer for buffer, _ in module.named_buffers()}
+    again = next((buffer for buffer, _ in module.named_buffers(remove_duplicate=False) if buffer not in once), None)
+    if again is not None:
+        raise ValueError(
+            f"{name}: received the buffer {again}, which has another name, too, must have one: give each place a layer "
+            "of its own"
         )
     return copy.deepcopy(module).float().cpu()
 
@@ -148,14 +156,20 @@ class _TorchNetwork:
         self._usage = usage
         self._fresh = fresh
         self._programs = {train: _trace(module, usage, train) for train in (False, True)}
-        state = {name: tensor.detach().numpy() for name, tensor in _tensors(module).items()}
-        trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-        head = self._classifier_arrays(trained)
-        kinds = {name: kind for program in self._programs.values() for name, kind in _kinds(program)}
+        tensors = _tensors(module)
+        state = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
+        trained = {
+            name for name, parameter in module.named_parameters(remove_duplicate=False) if parameter.requires_grad
+        }
+        # Tied tensors are one array here, with the first of their names.
+        firsts = {id(tensor): name for name, tensor in reversed(tensors.items())}
+        first = {name: firsts[id(tensor)] for name, tensor in tensors.items()}
+        head = {first[name]: ours for name, ours in self._classifier_arrays(trained).items()}
+        kinds = {first[name]: kind for program in self._programs.values() for name, kind in _kinds(program)}
         self.names = {
-            name: _our_name(name, kind, head)
-            for name, kind in sorted(kinds.items())
-            if name in trained or kind in _STATISTICS
+            name: _our_name(first[name], kinds[first[name]], head)
+            for name in sorted(tensors)
+            if first[name] in kinds and (name in trained or kinds[first[name]] in _STATISTICS)
         }
         self._check_buffers()
         self._layouts = {name: layout_of(ours, name, state[name].shape) for name, ours in self.names.items()}
@@ -240,6 +254,12 @@ class _TorchNetwork:
     def _check_buffers(self) -> None:
         """Refuses modules that change buffers other than those of batch normalisation."""
         for program in self._programs.values():
+            for node in program.nodes:
+                if _operation(node) in aten.BATCH_NORMS and node.args[3].name not in program.sources:
+                    raise ValueError(
+                        f"{self._usage.name}: received batch normalisation that runs twice {_where(node)}, must run "
+                        "once: give each place a layer of its own"
+                    )
             for name in program.changed:
                 if name not in self.names and not name.endswith("num_batches_tracked"):
                     raise ValueError(

@@ -9,10 +9,11 @@ import pytest
 import small_run
 from rounding import SUM
 
-from fedjax_bal import data, export_model, load_weights, models, recipes, simulate, testing
+from fedjax_bal import data, export_model, load_weights, models, recipes, register, simulate, testing
 from fedjax_bal.lab.exports import logits_of
 from fedjax_bal.lab.model_files import MODEL_FORMATS
 from fedjax_bal.lab.setup import SharedInputs, set_up
+from fedjax_bal.types import Model
 
 MLP = models.build("mlp", 10, (28, 28, 1))
 FORMATS = pytest.mark.parametrize("ending", ["npz", "safetensors"])
@@ -112,6 +113,22 @@ def test_a_configuration_names_the_weights_that_all_runs_start_from(tmp_path):
     export_model(tmp_path / "w.npz", MLP, start(4))
     config = weighted(tmp_path)
     assert SharedInputs(None, 1).fingerprint(config.methods[0]).tolist() != first.tolist() != second.tolist()
+
+
+def test_weights_that_a_plug_in_reads_belong_to_the_run(tmp_path):
+    def fingerprint(seed):
+        export_model(tmp_path / "w.npz", MLP, start(seed))
+
+        @register("model", "of_file")  # as in another session, which builds the network anew
+        def of_file(num_classes: int, input_shape: tuple[int, ...]) -> Model:
+            """A network with weights of its own."""
+            network = models.build("mlp", num_classes, input_shape)
+            return models.with_weights(network, load_weights(tmp_path / "w.npz"))
+
+        config = small_run.config(tmp_path, "model=of_file", "methods=[fedavg]")
+        return SharedInputs(None, 1).fingerprint(config.methods[0]).tolist()
+
+    assert fingerprint(3) == fingerprint(3) != fingerprint(4)
 
 
 def test_weights_that_do_not_fit_are_refused_by_key_and_name(tmp_path):

@@ -1,5 +1,6 @@
 """A comparison of Python objects: equal to a command's and to `simulate`; its folder is resumed, extended, refused."""
 
+import jax
 import numpy as np
 import optax
 import pytest
@@ -15,6 +16,7 @@ from fedjax_bal import (
     Participation,
     compare,
     load_run,
+    models,
     optimizer,
     recipes,
     selection,
@@ -167,6 +169,45 @@ def test_changed_code_and_data_are_refused(tmp_path, monkeypatch):
     inputs, labels = toy.test_set()
     with pytest.raises(FolderError, match=r"data.sha256: "):
         compare(OWN, toy.network(), toy.federation(), (inputs + 1, labels), seeds=2, **SETTINGS, out=tmp_path)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_other_initial_weights_in_a_network_are_refused(given, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedjax_bal.lab.methods.train_comparison", lambda comparison, *_, **__: comparison.finish())
+    first, second = (toy.network().init(jax.random.key(seed)) for seed in (0, 1))
+
+    def go(variables):
+        model = toy.network() if given else models.with_weights(toy.network(), variables)
+        more = {"variables": variables} if given else {}
+        compare(OWN, model, toy.federation(), toy.test_set(), seeds=1, **SETTINGS, out=tmp_path, **more)
+
+    go(first)
+    go(first)
+    with pytest.raises(FolderError, match=r"data.sha256: " if given else r"methods.own.code: .*initial weights"):
+        go(second)
+
+
+def test_a_selector_of_ones_own_with_numbers_as_its_state_is_resumed_until_its_code_changes(tmp_path, monkeypatch):
+    def in_turn(clients_per_round):
+        def select(state, seed, round, available):
+            first, count = state
+            chosen = (first + np.arange(clients_per_round)) % count
+            return chosen[:, None], ((first + clients_per_round) % count, count)
+
+        return selection.Selector(
+            lambda seed, num_clients: (0, num_clients), select, lambda state, plan, probes: state,
+            chains=clients_per_round, chain_length=1, passes=1, closed_loop=False,
+        )  # fmt: skip
+
+    monkeypatch.setattr(selection.SELECTORS, "_entries", {**selection.SELECTORS, "in_turn": in_turn})
+    turns = Participation(clients_per_round=2, selector=selection.Choice("in_turn"))
+    whole = compared({"fedavg": recipes.fedavg()}, [0], participation=turns, rounds=4)
+    compared({"fedavg": recipes.fedavg()}, [0], participation=turns, out=tmp_path)
+    resumed = compared({"fedavg": recipes.fedavg()}, [0], participation=turns, rounds=4, out=tmp_path)
+    assert without_time(resumed.history) == without_time(whole.history)
+    monkeypatch.setattr("inspect.getsource", lambda code: "changed")
+    with pytest.raises(FolderError, match=r"methods.fedavg.code: .*selector"):
+        compared({"fedavg": recipes.fedavg()}, [0], participation=turns, rounds=4, out=tmp_path)
 
 
 def test_what_a_folder_cannot_compare_is_refused(tmp_path):

@@ -262,7 +262,7 @@ def test_other_data_than_the_folder_was_begun_with_are_refused(copied, monkeypat
     with_other(monkeypatch, OTHER_DATA[other])
     longer = small_run.config(path.parent, *ONE, "training.rounds=6")
     wanted = longer if other == "pixels" else config  # whether or not anything is left to do
-    assert_refused(path, wanted, "started with different images, labels, class names", "--fresh")
+    assert_refused(path, wanted, "started with different images, labels, names", "--fresh")
 
 
 def test_a_whole_checkpoint_of_another_version_s_state_is_not_deleted(copied, monkeypatch):

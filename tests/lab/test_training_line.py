@@ -24,6 +24,14 @@ def line_of(*changes):
             ["training.optimizer.schedule={name: cosine_decay_schedule, decay_steps: 9}"],
             "50 rounds, 1 epoch, batches of 50, sgd 0.05, schedule cosine_decay_schedule, schedule.decay_steps 9",
         ),
+        (
+            [
+                "training.drop_last=true",
+                "training.batches_per_epoch=3",
+                "training.server_optimizer={name: adam, learning_rate: 0.01}",
+            ],
+            "50 rounds, 1 epoch, batches of 50, sgd 0.05, drop_last true, batches_per_epoch 3, server adam 0.01",
+        ),
         # What single methods have.
         (
             [METHODS % "{recipe: rebafl, training: {optimizer: {learning_rate: 0.03}, rounds: 9}}"],

@@ -96,7 +96,23 @@ class Series(tnn.Module):
         return self.fc(self.lstm(rows)[0][:, -1])
 
 
+class Tied(tnn.Module):
+    """Token ids whose embedding is the classifier's matrix, and a layer that is used twice, under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = tnn.Embedding(CLASSES, 4)
+        self.again = self.once = tnn.Linear(4, 4)
+        self.fc = tnn.Linear(4, CLASSES)
+        self.fc.weight = self.embedding.weight
+
+    def forward(self, ids):
+        rows = self.embedding(ids.clamp(max=CLASSES - 1)).mean(1)
+        return self.fc(torch.tanh(self.again(torch.tanh(self.once(rows)))))
+
+
 MODULES = {
+    "tied": (Tied, (5,), int),
     "residual": (ResNet, SHAPE, None),
     "flat": (Flat, SHAPE, None),
     "tokens": (Tokens, (5,), int),
@@ -263,6 +279,14 @@ class OneSize(tnn.Linear):
         return super().forward(rows.view(3, 6))
 
 
+class Twice(tnn.Sequential):
+    def __init__(self):
+        super().__init__(tnn.BatchNorm1d(6), tnn.Linear(6, CLASSES))
+
+    def forward(self, rows):
+        return self[1](self[0](self[0](rows)))
+
+
 def sequence(*layers):
     return tnn.Sequential(tnn.Linear(6, 4), *layers, tnn.Linear(4, CLASSES))
 
@@ -282,6 +306,11 @@ REFUSED = {
     "several results": (lambda: Several(6, CLASSES), "tuple"),
     "a buffer": (Counting, "buffer calls"),
     "no statistics": (lambda: sequence(tnn.BatchNorm1d(4, track_running_stats=False)), "no_stats of the layer 1"),
+    "statistics used twice": (
+        lambda: sequence(*[tnn.BatchNorm1d(4)] * 2),
+        "buffer 2.running_mean, which has another name, too, .*a layer of its own",
+    ),
+    "a layer with statistics used twice": (Twice, "runs twice of the layer 0, .* a layer of its own"),
     "cumulative statistics": (lambda: sequence(tnn.BatchNorm1d(4, momentum=None)), "momentum=None"),
     "computed weights": (
         lambda: tnn.utils.parametrizations.weight_norm(tnn.Linear(6, CLASSES)), "whose weights are computed"
