@@ -84,8 +84,10 @@ def tables_of(folder: Path) -> tuple[str, list[dict[str, Any]], list[dict[str, A
         worst = worst_classes(lines)
         for run in summary["runs"]:
             draw = {DRAW: draws[run["seed"]]}
-            late = {"last5_worst_class": worst.get((run["method"], run["seed"]))}
-            rows.append(axes | draw | {key: run.get(key) for key in COLUMNS} | late | target | machine)
+            own = {key: run.get(key) for key in COLUMNS}
+            own["last5_worst_class"] = worst.get((run["method"], run["seed"]))
+            own["rank_correlation"] = (run.get("composition") or {}).get("rank_correlation")
+            rows.append(axes | draw | own | target | machine)
         curves += [axes | {DRAW: draws[point["seed"]]} | point for point in curves_of(lines)]
     rounds = max(row["rounds"] for row in rows)
     stem = name if rounds >= rounds_of(experiment_of(name)) else f"{name}_{rounds}_rounds"
