@@ -101,7 +101,7 @@ def _time(result: Result, own: Sequence[Result]) -> str:
     length = f"{result.rounds:,} rounds, " if result.rounds < rounds_of(result.experiment) else ""
     hours, minutes = divmod(round(seconds / 60), 60)
     took = f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes > 1 else f"{seconds:.0f} s"
-    notes = " ".join(dict.fromkeys(row["note"] for row in timed if row.get("note")))
+    notes = ", then ".join(dict.fromkeys(row["note"] for row in timed if row.get("note")))
     where = f" on {timed[0]['machine']}" if len({other.rows[0]["machine"] for other in own}) > 1 else ""
     return f"{length}{len(timed)} runs: {took}{where}" + (f" {notes}" if notes else "")
 

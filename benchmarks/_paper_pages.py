@@ -448,7 +448,7 @@ def _results(result: Result, note: str = "") -> str:
 def _about(result: Result) -> str:
     rows = result.rows
     machines = ", ".join(dict.fromkeys(f"{row['machine']}, jax {row['jax']}" for row in rows))
-    notes = "".join(f" {note}" for note in dict.fromkeys(row["note"] for row in rows if row.get("note")))
+    notes = ", then".join(f" {note}" for note in dict.fromkeys(row["note"] for row in rows if row.get("note")))
     commits = ", ".join(dict.fromkeys(row["commit"] for row in rows if row.get("commit")))
     target = next((f" The target is {100 * float(row['target']):g}%." for row in rows if row.get("target")), "")
     changes = "; ".join(dict.fromkeys(row["changes"] for row in rows if row.get("changes")))
