@@ -116,18 +116,18 @@ def from_torch(
 
 
 def _copy_of(module: Any, name: str) -> Any:
-    """Returns a copy of a module on the CPU, in 32 bits; refuses one that lacks weights or shares buffers."""
+    """Returns a copy of a module on the CPU, in 32 bits; refuses one that lacks weights or shares statistics."""
     if any(getattr(layer, "has_uninitialized_params", bool)() for layer in module.modules()):
         raise ValueError(
             f"{name}: received lazy layers without weights, must have them: call the module on a batch first"
         )
     once = {buffer for buffer, _ in module.named_buffers()}
-    again = next((buffer for buffer, _ in module.named_buffers(remove_duplicate=False) if buffer not in once), None)
-    if again is not None:
-        raise ValueError(
-            f"{name}: received the buffer {again}, which has another name, too, must have one: give each place a layer "
-            "of its own"
-        )
+    for buffer, _ in module.named_buffers(remove_duplicate=False):
+        if buffer.endswith("running_mean") and buffer not in once:
+            raise ValueError(
+                f"{name}: received batch normalisation under two names, the second with {buffer}, must have one: give "
+                "each place a layer of its own"
+            )
     return copy.deepcopy(module).float().cpu()
 
 

@@ -308,7 +308,7 @@ REFUSED = {
     "no statistics": (lambda: sequence(tnn.BatchNorm1d(4, track_running_stats=False)), "no_stats of the layer 1"),
     "statistics used twice": (
         lambda: sequence(*[tnn.BatchNorm1d(4)] * 2),
-        "buffer 2.running_mean, which has another name, too, .*a layer of its own",
+        "normalisation under two names, the second with 2.running_mean, .*a layer of its own",
     ),
     "a layer with statistics used twice": (Twice, "runs twice of the layer 0, .* a layer of its own"),
     "cumulative statistics": (lambda: sequence(tnn.BatchNorm1d(4, momentum=None)), "momentum=None"),
