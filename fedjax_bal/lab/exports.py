@@ -245,10 +245,9 @@ def compare_names(path: Path, trained_on: Names, data: Names) -> list[str]:
         if before and now and before != now:
             names = [", ".join(each[:_MOST_NAMED]) + ", ..." * (len(each) > _MOST_NAMED) for each in (before, now)]
             if sorted(before) == sorted(now):
-                remedy = f"inputs=[{names[0]}]" if what == "inputs" else "train anew"
                 raise FolderError(
-                    f"{path}: was trained on the {what} {names[0]}; the data have them in another order, {names[1]}: "
-                    f"{remedy}"
+                    f"{path}: was trained on the {what} {names[0]}; the data have them in another order, {names[1]}, "
+                    f"and weights go by position: give the data the file's order of {what}, or train a new start"
                 )
             remarks.append(f"{path}: was trained on the {what} {names[0]}; the data's {names[1]} take their places")
     return remarks

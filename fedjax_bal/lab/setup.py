@@ -253,7 +253,9 @@ def hash_arrays(digest: Any, arrays: Iterable[Any]) -> None:
 
 def _digest_of_weights(model: Model) -> bytes | None:
     """Computes the SHA-256 of the weights that a network starts from; None if it draws them all."""
-    given = jax.make_jaxpr(model.init)(jax.random.key(0)).consts
+    traced = jax.make_jaxpr(model.init)(jax.random.key(0))
+    # Arrays without axes are no constants but literals among the results.
+    given = [*traced.consts, *(result.val for result in traced.jaxpr.outvars if hasattr(result, "val"))]
     digest = hashlib.sha256()
     hash_arrays(digest, given)
     return digest.digest() if given else None

@@ -3,6 +3,7 @@
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -12,8 +13,8 @@ from rounding import SUM
 from fedjax_bal import data, export_model, load_weights, models, recipes, register, simulate, testing
 from fedjax_bal.lab.exports import logits_of
 from fedjax_bal.lab.model_files import MODEL_FORMATS
-from fedjax_bal.lab.setup import SharedInputs, set_up
-from fedjax_bal.types import Model
+from fedjax_bal.lab.setup import SharedInputs, _digest_of_weights, set_up
+from fedjax_bal.types import Model, Variables
 
 MLP = models.build("mlp", 10, (28, 28, 1))
 FORMATS = pytest.mark.parametrize("ending", ["npz", "safetensors"])
@@ -115,6 +116,16 @@ def test_a_configuration_names_the_weights_that_all_runs_start_from(tmp_path):
     assert SharedInputs(None, 1).fingerprint(config.methods[0]).tolist() != first.tolist() != second.tolist()
 
 
+def test_each_number_that_a_network_starts_from_belongs_to_its_digest():
+    def digest(scale, kernel):
+        given = Variables({"scale": np.float32(scale), "kernel": np.full(3, kernel, np.float32)}, {})
+        return _digest_of_weights(MLP._replace(init=lambda key: jax.tree.map(jnp.asarray, given)))
+
+    assert digest(1, 2) == digest(1, 2)
+    assert len({digest(1, 2), digest(3, 2), digest(1, 3)}) == 3
+    assert _digest_of_weights(MLP) is None
+
+
 def test_weights_that_a_plug_in_reads_belong_to_the_run(tmp_path):
     def fingerprint(seed):
         export_model(tmp_path / "w.npz", MLP, start(seed))
@@ -182,7 +193,9 @@ def test_a_configuration_s_weights_are_compared_by_name(tmp_path):
 
     weights = f"model.weights={tmp_path / 'w.npz'}"
     set_up(run(weights))
-    with pytest.raises(ValueError, match=r"model.weights: .*w.npz: was trained on the inputs age, crp; .*inputs=\[age"):
+    with pytest.raises(
+        ValueError, match=r"model.weights: .*w.npz: was trained on the inputs age, crp; .* order of inputs"
+    ):
         set_up(run(weights, "dataset.inputs=[crp, age]"))
     (tmp_path / "t.csv").write_text(text.replace("sick", "ziek"))
     inputs = SharedInputs(devices=1)
