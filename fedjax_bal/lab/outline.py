@@ -35,7 +35,7 @@ def outline(name: str, runs: int, batches: Sequence[RunBatch], *, timed: bool = 
     """
     left = [run for batch in batches for run in batch.runs]
     steps = sum((run.simulation.rounds - run.round) * steps_per_round(run.simulation) for run in left)
-    yield f"{name}: {runs} runs, {len(left)} to train; about {steps:,.0f} local steps"
+    yield f"{name}: {len(left)} of {runs} runs to train; about {steps:,.0f} local steps"
     programs: dict[int, list[RunBatch]] = {}
     for batch in batches:
         programs.setdefault(batch.program, []).append(batch)

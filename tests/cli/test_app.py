@@ -131,7 +131,7 @@ def test_run_writes_everything_and_says_where(here, monkeypatch):
 
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
     lines = invoke("run", "small.yaml", "seeds=[0, 1, 2]", "--dry-run").output.splitlines()
-    assert lines[0].startswith("small: 6 runs, 2 to train; about ")
+    assert lines[0].startswith("small: 2 of 6 runs to train; about ")
     assert lines[2].split()[:5] == ["1", "fedavg", "1", "1", "7"]
     assert lines[-1] == "  would resume in runs/small"
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
@@ -391,7 +391,7 @@ def test_run_takes_a_sweep_s_configurations(here):
         for arguments in (["grid.yaml"], ["small.yaml", "rounds=1,2", "name=grid"])
         for command in ("run", "sweep")
     ]
-    assert plans[0] == plans[1] == plans[2] == plans[3] and plans[0].startswith("grid: 8 runs, ")
+    assert plans[0] == plans[1] == plans[2] == plans[3] and plans[0].startswith("grid: 8 of 8 runs ")
     result = invoke("bench", "grid.yaml")
     assert result.exit_code == 2
     wanted = "fedjax-bal: grid.yaml: has the key `sweep`, so it is a sweep: use `fedjax-bal sweep grid.yaml`\n"

@@ -117,6 +117,11 @@ def test_names_stand_in_the_terminal_and_on_the_page(finished, monkeypatch):
     assert result.exit_code == 0, result.output
     shown = [line.split() for line in result.output.splitlines() if line.strip().startswith("Köln, Süd")]
     assert [line[2:4] for line in shown] == [["10", "0"]]
+    of_clients = result.output.partition("\nClients\n")[2].partition("Accuracy by client")[0].splitlines()
+    for method in ("fedavg", "fedper"):  # both seeds have the same clients with test rows
+        known = [float(row["accuracy"]) for row in table(finished) if row["method"] == method and row["accuracy"]]
+        (line,) = (line.split() for line in of_clients if line.strip().startswith(method))
+        assert line[1] == f"{100 * np.mean(known):.1f}"
     page = write_run_page(finished).read_text()
     assert "images" not in page.partition("<h2")[2].partition("All settings")[0].replace("data:image", "")
     assert all(name in page for name in ("Mainz", "=Jena", "Köln, Süd"))

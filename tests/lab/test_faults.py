@@ -88,4 +88,4 @@ def test_a_dry_run_counts_a_run_that_diverged_as_left(tmp_path):
         folder.write_summary({"runs": [{"method": "fedavg", "seed": 0, "rounds": 0, "failure": "round 1: not finite"}]})
     sweep = Sweep(config.name, (), (Point("", {}, config),), "")
     first = next(dry_run(sweep, {"": folder}, SharedInputs(devices=1, plan=True), 1))
-    assert first.startswith("small: 1 runs, 1 to train")
+    assert first.startswith("small: 1 of 1 runs to train")

@@ -60,7 +60,7 @@ def test_every_run_has_a_row_whatever_came_of_it(finished):
     assert "40000" in status[0.05, 40000, "fedavg"]["failure"]
     lost = status[1e30, 40, "fedavg"]
     assert lost["status"] == "diverged" and "round 1" in lost["failure"] and lost["final_accuracy"] is None
-    assert "12 runs, 6 to train" in said
+    assert "6 of 12 runs to train" in said
     table = read_table(path)
     assert [row["status"] for row in table] == [row["status"] for row in rows]
     assert list(table[0])[:2] == ["training.optimizer.learning_rate", "partition.samples_per_client"]
@@ -166,12 +166,12 @@ def test_a_stopped_sweep_goes_on_and_does_nothing_twice(finished, tmp_path):
     _, stopped, _ = carry(plan, path, should_stop=lambda: True)
     assert stopped
     rows, stopped, said = carry(plan, path)
-    assert not stopped and "3 runs, 2 to train" in said  # one diverged in the first dispatch
+    assert not stopped and "2 of 3 runs to train" in said  # one diverged in the first dispatch
     figures = lambda table: [(row["status"], row["final_accuracy"], row["traffic_bytes"]) for row in table]
     known = [row for row in finished[1] if row["method"] == "fedavg" and row["partition.samples_per_client"] == 40]
     assert figures(rows) == figures(known)
     again, _, said = carry(plan, path)
-    assert "3 runs, 0 to train" in said
+    assert "0 of 3 runs to train" in said
     assert figures(again) == figures(known)
 
 
@@ -191,7 +191,7 @@ def test_a_dry_run_times_two_dispatches_and_writes_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
     assert "samples_per_client=40000: left out" in "".join(said)
     first = next(number for number, line in enumerate(said) if line.startswith("mine: "))
-    assert said[first] == "mine: 12 runs, 6 to train; about 144 local steps"
+    assert said[first] == "mine: 6 of 12 runs to train; about 144 local steps"
     cells = [re.split("  +", line.strip()) for line in said[first + 1 : first + 4]]
     assert cells[0] == ["program", "methods", "runs", "together", "rounds", "state", "dispatch", "all"]
     assert [row[:5] for row in cells[1:]] == [["1", "fedavg", "3", "3", "4"], ["2", "control variates", "3", "3", "4"]]
@@ -247,7 +247,7 @@ def test_a_run_that_stopped_early_is_done_and_one_that_diverged_keeps_its_lines(
     assert rows[0]["stopped_early"] == rows[0]["rounds"] == 2
     lines = [small_run.metrics(folder) for folder in sorted((tmp_path / "out" / "points").iterdir())]
     again, _, said = carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
-    assert "2 runs, 0 to train" in said
+    assert "0 of 2 runs to train" in said
     assert again == rows
     assert [small_run.metrics(folder) for folder in sorted((tmp_path / "out" / "points").iterdir())] == lines
 
@@ -258,7 +258,7 @@ def test_more_rounds_and_seeds_come_to_the_same_bits(tmp_path):
     few, asked = ("training.rounds=3", "seeds=[0]"), ("training.rounds=4", "seeds=[0, 1]")
     carry(sweep(tmp_path, RATES, *few), tmp_path / "out")
     _, _, said = carry(sweep(tmp_path, RATES, *asked), tmp_path / "out")
-    assert "12 runs, 10 to train" in said  # two have diverged
+    assert "10 of 12 runs to train" in said  # two have diverged
     carry(sweep(tmp_path, RATES, *asked), tmp_path / "at once")
     assert outcome(tmp_path / "out") == outcome(tmp_path / "at once")
     for axes, changes, differing in (
@@ -269,7 +269,7 @@ def test_more_rounds_and_seeds_come_to_the_same_bits(tmp_path):
         with pytest.raises(FolderError, match=f"(?s)holds a different sweep.*{differing}"):
             carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
     said = "".join(describe(sweep(tmp_path, RATES.replace("0.05", "0.05, 0.1"), *asked), tmp_path / "out"))
-    assert "16 runs, 4 to train" in said
+    assert "4 of 16 runs to train" in said
 
 
 @pytest.mark.slow
@@ -282,7 +282,7 @@ def test_three_parts_come_to_one_sweep(tmp_path):
     assert labels == [[every[0], every[3]], [every[1]], [every[2]]]
     assert not (out / "results.csv").exists() and not (out / "SHA256SUMS").exists()
     joined, _, said = carry(plan, out, most=1)
-    assert "4 runs, 0 to train" in said
+    assert "0 of 4 runs to train" in said
     assert outcome(out) == outcome(tmp_path / "whole")
     times = ("compile_s", "client_updates_per_s", "samples_per_s", "program", "device_bytes")
     assert [{**row, **dict.fromkeys(times)} for row in joined] == [{**row, **dict.fromkeys(times)} for row in rows]
