@@ -57,14 +57,22 @@ def read_bytes(path: str | os.PathLike[str], limit: int = 2**62) -> bytes:
 
 
 def parse_json(content: str | bytes, undefined: Callable[[str], Any] | None = None) -> Any:
-    """Parses JSON; raises `ValueError` if it is invalid or too deep, or has an integer of 5,000 digits.
+    """Parses JSON; raises `ValueError` if it is invalid or too deep, has a key twice or an integer of 5,000 digits.
 
     `undefined` converts the names of NaN and of infinities; by default they become floats.
     """
     try:
-        return json.loads(content, parse_constant=undefined)
+        return json.loads(content, parse_constant=undefined, object_pairs_hook=_object)
     except RecursionError as error:
         raise ValueError(str(error)) from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
+        raise ValueError(f"has the key {twice!r} twice")
+    return content
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:

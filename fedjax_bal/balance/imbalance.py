@@ -171,8 +171,8 @@ def weighted_cosine_similarity(class_counts: Num[Array, "*batch N C"]) -> Float[
     """
     counts = as_counts(class_counts)
     whole = counts.sum(-2)
-    lengths = jnp.linalg.norm(counts, axis=-1)
-    aligned = (counts * whole[..., None, :]).sum(-1) / jnp.where(lengths == 0, 1.0, lengths)
+    squares, whole_square = (counts**2).sum(-1), (whole**2).sum(-1)  # where one is 0, so that roots have gradients
+    aligned = (counts * whole[..., None, :]).sum(-1) / jnp.sqrt(jnp.where(squares == 0, 1.0, squares))
     weighted = (counts.sum(-1) * aligned).sum(-1)
-    scale = whole.sum(-1) * jnp.linalg.norm(whole, axis=-1)
-    return jnp.where(scale == 0, 1.0, weighted / jnp.where(scale == 0, 1.0, scale))
+    scale = whole.sum(-1) * jnp.sqrt(jnp.where(whole_square == 0, 1.0, whole_square))
+    return jnp.where(whole_square == 0, 1.0, weighted / jnp.where(whole_square == 0, 1.0, scale))

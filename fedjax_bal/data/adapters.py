@@ -10,7 +10,7 @@ from fedjax_bal.annotations import suggesting
 from fedjax_bal.data.arrays import REMEDY, TEST_SHARE, TestBy, as_dataset, without_objects
 from fedjax_bal.data.inputs import to_array
 from fedjax_bal.data.reading import DataError, reading, shortened
-from fedjax_bal.data.table import InputTable, input_matrix, table_dataset
+from fedjax_bal.data.table import InputTable, input_matrix, refuse_rounding, table_dataset
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import check_unmasked, is_number
 
@@ -190,7 +190,9 @@ def _inputs(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...] 
                 f"{table.source}: inputs lack the columns {shortened(', '.join(missing))}, and have "
                 f"{shortened(', '.join(table.columns))}; pass those of the training inputs, in any order."
             )
-    return {f"{half}_images": input_matrix(table, names) for half, table in tables.items()}, names
+    matrices = {f"{half}_images": input_matrix(table, names) for half, table in tables.items()}
+    refuse_rounding(tables["train"], names, "pass the column in 32 bits, .astype('float32')")
+    return matrices, names
 
 
 def _named_columns(half: str, value: Any) -> InputTable | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_bal.annotations import ProperShare, Seed, check
 from fedjax_bal.data.held_out import split_test_rows, split_test_users
-from fedjax_bal.data.inputs import check_finite, check_one_type, stored_inputs
+from fedjax_bal.data.inputs import check_held, check_one_type, stored_inputs
 from fedjax_bal.data.npz_file import by
 from fedjax_bal.data.reading import reading, shortened
 from fedjax_bal.types import Dataset
@@ -341,7 +341,7 @@ def _checked_half(half: str, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarr
             f"{half}_images is {by(images.shape)} of {images.dtype}; expected DxHxW or DxHxWxK of uint8, or other "
             "inputs with an axis more than labels, of floats, or of 32-bit integers, which are token ids"
         )
-    check_finite(f"{half}_images", images, inputs)
+    check_held(f"{half}_images", images, inputs)
     if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
         raise ValueError(
             f"{half}_labels is {by(labels.shape)} of {labels.dtype}; expected {len(images)} integers, or texts for "

@@ -67,9 +67,9 @@ def federate(
     A client's rows are sorted by class, and keep their order within a class. A client may be empty, and two clients may
     share a row; one client can't list a row twice.
 
-    The names of a data set's classes and input columns are kept. If each client's rows are those of a single user of
-    the data set, as in the natural partition, the client has the user's name and, unless `tests` are given, the user's
-    rows of the test set: the test images are appended to the images, and training is the same as without them.
+    The names of a data set's classes and input columns are kept. If each client has rows, all of one user of the data
+    set whom no other client has, as in the natural partition, it has the user's name and, unless `tests` are given, the
+    user's rows of the test set: the test images are appended to the images, and training is the same as without them.
 
     Args:
         images: a `Dataset`; or `UInt8[D, H, W, K]`, `Float[D, ...]`, or token ids `Int[D, ...]`.

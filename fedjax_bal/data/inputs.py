@@ -11,6 +11,7 @@ from fedjax_bal.validate import check_channels_last, check_unmasked, checked_lab
 
 _IDS = np.iinfo(np.int32)
 _BLOCK = 4096  # images counted at a time
+_MOST_ROUNDED = 0.01  # of a column's range
 
 
 def are_tokens(inputs: Any) -> bool:
@@ -186,7 +187,7 @@ def checked_examples(inputs: Any, labels: Any, name: str = "", most: int = _IDS.
         The inputs, and the labels as `Int32[D]`.
 
     Raises:
-        ValueError: other types or shapes, labels out of range, or numbers that aren't finite in 32 bits.
+        ValueError: other types or shapes, labels out of range, or numbers that 32 bits don't hold.
 
     Example:
         >>> checked_examples(np.array([[0.5], [np.nan]]), [0, 1], "test ")
@@ -209,20 +210,50 @@ def checked_examples(inputs: Any, labels: Any, name: str = "", most: int = _IDS.
             "of floats, or of integers of 32 bits, which are token ids."
         )
     check_channels_last(f"{name}images", inputs.shape)
-    check_finite(f"{name}images", inputs, stored)
+    check_held(f"{name}images", inputs, stored)
     if labels.min() < 0 or labels.max() > most:
         raise ValueError(f"{name}labels lie in {labels.min()}..{labels.max()}; expected 0..{most} (num_classes).")
     return stored, labels.astype(np.int32)
 
 
-def check_finite(name: str, inputs: np.ndarray, stored: np.ndarray) -> None:
-    """Raises `ValueError`, which names the first bad row, for inputs that aren't finite as they are stored."""
-    if stored.dtype.kind != "f" or np.isfinite(stored).all():
+def check_held(name: str, inputs: np.ndarray, stored: np.ndarray) -> None:
+    """Checks that inputs are finite as they are stored, and that rounding leaves differences along their last axis.
+
+    Raises:
+        ValueError: it names the first bad row.
+    """
+    if stored.dtype.kind != "f":
         return
-    finite = np.isfinite(stored).reshape(len(stored), -1)
-    row = int(np.argmin(finite.all(1)))
-    value = np.asarray(inputs).reshape(len(stored), -1)[row, np.argmin(finite[row])]
-    raise ValueError(f"{name}[{row}] holds {value}; expected numbers that are finite in 32 bits: leave such rows out")
+    given = np.asarray(inputs)
+    if not np.isfinite(stored).all():
+        finite = np.isfinite(stored).reshape(len(stored), -1)
+        row = int(np.argmin(finite.all(1)))
+        value = given.reshape(len(stored), -1)[row, np.argmin(finite[row])]
+        raise ValueError(
+            f"{name}[{row}] holds {value}; expected numbers that are finite in 32 bits: leave such rows out"
+        )
+    if given.itemsize <= 4:
+        return
+    columns = given.reshape(-1, given.shape[-1])
+    least, largest = columns.min(0), columns.max(0)
+    farthest = np.finfo(np.float32).eps * np.maximum(-least, largest)  # that rounding can take a number
+    for column in np.flatnonzero(farthest > _MOST_ROUNDED * (largest - least)).tolist():
+        changed = rounding_matters(columns[:, column])
+        if changed.any():
+            place = int(np.argmax(changed))
+            value = columns[place, column].item()
+            raise ValueError(
+                f"{name}[{place // (len(columns) // len(given))}] holds {value} in column {column}, which becomes "
+                f"{float(np.float32(value))} in 32 bits: subtract the column's smallest number; if rounding is "
+                "harmless, pass numbers of 32 bits, .astype(np.float32)"
+            )
+
+
+def rounding_matters(column: np.ndarray) -> np.ndarray:
+    """Returns where 32 bits would change numbers by a hundredth of their range or more, `Bool[D]`."""
+    spread = np.ptp(column)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (np.abs(column.astype(np.float32) - column) > _MOST_ROUNDED * spread) & (spread > 0)
 
 
 def check_one_type(train: Any, test: Any) -> None:

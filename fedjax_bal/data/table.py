@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.data.arrays import MISSING, as_dataset, as_read, as_shown, check_distinct, without_objects
+from fedjax_bal.data.inputs import rounding_matters
 from fedjax_bal.data.memory import check_memory
 from fedjax_bal.data.reading import DataError, reading, shortened
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import check_unmasked, suggestion
 
 _FEWEST = 100  # rows in which different integers are hardly chance
-_MOST_ROUNDED = 0.01  # of a column's range
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _THOUSANDS = re.compile(
     r"[+-]?[1-9]\d{0,2}(?P<sign>[,._' \u00a0\u202f\u2019])\d{3}(?:(?P=sign)\d{3})*(?P<rest>[.,]\d+)?"
@@ -260,41 +260,42 @@ def _indicators(table: InputTable, column: str, categories: Sequence[str]) -> di
 
 def refuse_record_numbers(table: InputTable, names: Sequence[str]) -> None:
     """Raises `DataError` for a column of integers that a model would memorise, and for one that would lose digits."""
+    for name, column in _numbers(table, names):
+        if _is_whole(column) and len(column) >= _FEWEST and len(np.unique(column)) == len(column):
+            raise DataError(
+                f"{table.source}: column {name!r} has another integer in each of {len(column):,} rows, as numbers of "
+                "records have: leave it out, or list the inputs, inputs=[...], with this column if it is one."
+            )
+    refuse_rounding(table, names, "list the inputs, inputs=[...], with this column")
+
+
+def refuse_rounding(table: InputTable, names: Sequence[str], harmless: str) -> None:
+    """Raises `DataError` for a column that would lose digits; `harmless` says how to keep it all the same."""
+    for name, column in _numbers(table, names):
+        rounded = column.astype(np.float32)
+        if _is_whole(column):
+            with np.errstate(invalid="ignore"):  # the largest integer is rounded to one that its type doesn't hold
+                changed = rounded.astype(column.dtype) != column
+        else:
+            changed = rounding_matters(column)
+        if changed.any():
+            row = int(np.argmax(changed))
+            shown = int if _is_whole(column) else float
+            raise DataError(
+                f"{table.source}: column {name!r} holds {shown(column[row])}, which becomes {shown(rounded[row])} as "
+                "an input of 32 bits: subtract the smallest number, make a year, a month and a day of a date, or leave "
+                f"the column out; if rounding is harmless, {harmless}."
+            )
+
+
+def _numbers(table: InputTable, names: Sequence[str]) -> Iterable[tuple[str, np.ndarray]]:
     for name in names:
-        if name in table.columns:
-            _refuse_record_numbers(table.source, name, _column(table, name))
+        if name in table.columns and (column := _column(table, name)).dtype.kind in "iuf":
+            yield name, column
 
 
-def _refuse_record_numbers(source: str, name: str, column: np.ndarray) -> None:
-    if column.dtype.kind not in "iuf":
-        return
-    whole = column.dtype.kind != "f" or not (column != np.rint(column)).any()
-    if whole and len(column) >= _FEWEST and len(np.unique(column)) == len(column):
-        raise DataError(
-            f"{source}: column {name!r} has another integer in each of {len(column):,} rows, as numbers of records "
-            "have: leave it out, or list the inputs, inputs=[...], with this column if it is one."
-        )
-    rounded = column.astype(np.float32)
-    if whole:
-        with np.errstate(invalid="ignore"):  # the largest integer is rounded to one that its type doesn't hold
-            changed = rounded.astype(column.dtype) != column
-    else:
-        changed = rounding_matters(column)
-    if changed.any():
-        row = int(np.argmax(changed))
-        shown = int if whole else float
-        raise DataError(
-            f"{source}: column {name!r} holds {shown(column[row])}, which becomes {shown(rounded[row])} as an input of "
-            "32 bits: subtract the smallest number, make a year, a month and a day of a date, or leave the column out; "
-            "if rounding is harmless, list the inputs, inputs=[...], with this column."
-        )
-
-
-def rounding_matters(column: np.ndarray) -> np.ndarray:
-    """Returns where 32 bits would change numbers by a hundredth of their range or more, `Bool[D]`."""
-    spread = np.ptp(column)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return (np.abs(column.astype(np.float32) - column) > _MOST_ROUNDED * spread) & (spread > 0)
+def _is_whole(column: np.ndarray) -> bool:
+    return column.dtype.kind != "f" or not (column != np.rint(column)).any()
 
 
 def _refuse_untrained(test: InputTable, label: str, labels: np.ndarray, classes: np.ndarray) -> None:

@@ -106,6 +106,9 @@ def test_a_clients_say_is_its_size():
     assert float(weighted_cosine_similarity(table)) == pytest.approx(expected, rel=FORMULA)
     with_empty = np.vstack([table, [[0, 0]]])
     assert float(weighted_cosine_similarity(with_empty)) == pytest.approx(expected, rel=FORMULA)
+    slopes = jax.grad(weighted_cosine_similarity)(with_empty.astype(np.float32))
+    np.testing.assert_allclose(slopes[:2], jax.grad(weighted_cosine_similarity)(table.astype(np.float32)), FORMULA)
+    assert np.isfinite(slopes).all()
 
 
 def test_edges():

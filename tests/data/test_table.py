@@ -326,6 +326,23 @@ def test_decimals_that_32_bits_destroy_are_refused_unless_they_are_listed(read):
         assert "f1" in read(COLUMNS | {"f1": harmless}, label="kind", clients="user").input_names
 
 
+def test_arrays_whose_differences_32_bits_destroy_are_refused_unless_they_have_32_bits():
+    labels, seconds = np.arange(30) % 2, np.linspace(0, 60, 30) + 1.7e9 + 0.25
+    rows = np.stack([labels, seconds], 1)
+    clips = np.stack([rows, rows], 1)  # [30, 2, 2]
+    said = r"\[1\] holds 1700000002.3\d+ in column 1, which becomes 1700000000.0 in 32 bits"
+    for inputs in (rows, clips):
+        with pytest.raises(data.DataError, match=f"train_images{said}"):
+            data.from_arrays((inputs, labels))
+        with pytest.raises(ValueError, match=f"images{said}"):
+            data.federate(inputs, labels, [np.arange(30)], 2)
+        assert data.from_arrays((inputs.astype(np.float32), labels)).train_images.dtype == np.float32
+    with pytest.raises(data.DataError, match=r"column 's' holds 1700000002.3.* pass the column in 32 bits"):
+        data.from_arrays(({"l": labels, "s": seconds}, labels))
+    for harmless in (rows - [0, 1.7e9], rows * [1, 0] + 0.1, clips[:, :, :1]):
+        assert len(data.from_arrays((harmless, labels)).train_images) == 24
+
+
 def test_numbers_of_a_categorical_type_are_no_quantities():
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame(COLUMNS | {"ward": pandas.Categorical(np.arange(30) % 3 * 50)})

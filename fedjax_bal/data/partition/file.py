@@ -220,11 +220,17 @@ def _read_npz(path: Path) -> list[Any]:
     with reading(path, f"expected {_FORMS}: numpy.savez(FILE, *rows)."):
         if len(arrays) == 1 and (only := next(iter(arrays.values()))).ndim == 2:
             return list(only)
-        ends = {name: re.search(r"\d{1,9}$", name) for name in arrays}
-        numbered = {str(int(end[0])): arrays[name] for name, end in ends.items() if end}
-        if len(numbered) < sum(end is not None for end in ends.values()):
-            raise ValueError("is not a partition (two arrays have the same number at the end of their names)")
-        return _in_order(numbered or None)
+        numbered = {}
+        for name, rows in arrays.items():
+            end = re.search(r"\d{1,9}$", name)
+            if end is None:
+                raise ValueError(
+                    f"is not a partition (the array {name!r} has no client's number at the end of its name)"
+                )
+            if str(int(end[0])) in numbered:
+                raise ValueError("is not a partition (two arrays have the same number at the end of their names)")
+            numbered[str(int(end[0]))] = rows
+        return _in_order(numbered)
 
 
 def _in_order(content: Any) -> list[Any]:

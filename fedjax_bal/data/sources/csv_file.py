@@ -15,6 +15,7 @@ import numpy as np
 
 from fedjax_bal.annotations import ProperShare, Seed, Text, checked
 from fedjax_bal.data.arrays import MISSING, TEST_SHARE, TestBy
+from fedjax_bal.data.inputs import rounding_matters
 from fedjax_bal.data.memory import check_memory
 from fedjax_bal.data.reading import reading
 from fedjax_bal.data.sources.reader import Reader
@@ -24,7 +25,6 @@ from fedjax_bal.data.table import (
     input_names,
     not_a_name,
     not_a_number,
-    rounding_matters,
     table_dataset,
     text_columns,
 )

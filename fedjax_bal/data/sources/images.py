@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.annotations import Count, ProperShare, Seed, checked
-from fedjax_bal.data.arrays import TEST_SHARE, check_distinct
+from fedjax_bal.data.arrays import TEST_SHARE, as_read, check_distinct
 from fedjax_bal.data.held_out import split_test_rows
 from fedjax_bal.data.memory import check_images_fit
 from fedjax_bal.data.pixels import plain_picture
@@ -115,6 +115,7 @@ def square(image: Any, side: int) -> Any:
 
 
 _ENDINGS = (".png", ".jpg", ".jpeg")
+_OTHER_ENDINGS = (".avif", ".bmp", ".gif", ".heic", ".jp2", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
 _OTHER_HALVES = ("val", "valid", "validation", "test", "testing")
 _RULES = ImageRules(
     "replace the file, take it out, or, where only sizes differ, give a side that all images are scaled to."
@@ -129,10 +130,10 @@ def read_image_folder(
     test: ProperShare | None = None,
     test_seed: Seed = 0,
 ) -> Dataset:
-    """Reads the PNG and JPEG files in the folders of classes; all other files are ignored.
+    """Reads the PNG and JPEG files in the folders of classes; files that aren't images are ignored.
 
-    Classes are named after their folders and numbered in the order of these names; images are in the order of classes
-    and file names, so that the same files give the same arrays.
+    Classes are named after their folders and numbered in the order of these names, by value if all are integers; images
+    are in the order of classes and file names, so that the same files give the same arrays.
 
     Args:
         path: the folder with `train/CLASS/` and `test/CLASS/`; or with `train/CLASS/` or `CLASS/` alone, whose images
@@ -149,7 +150,8 @@ def read_image_folder(
 
     Raises:
         DataError: folders or files are missing, can't be read, lead elsewhere, are damaged, or have other sizes;
-            images in folders below those of classes, or in `val/` without `test/`; names of classes that look the same.
+            images of other formats, in folders below those of classes, or in `val/` without `test/`; names of classes
+            that look the same.
         ValueError: an option is out of range.
     """
     if channels not in (1, 3):
@@ -162,6 +164,8 @@ def read_image_folder(
     names = _subfolders(training)
     with reading(training, "rename a folder."):
         check_distinct("classes", names)
+        (order,) = as_read("classes", [np.array(names)])
+    names = [names[place] for place in np.argsort(order, kind="stable")]
     if not has_test and training != root:
         others = [name for name in _subfolders(root) if name.lower() in _OTHER_HALVES]
         if others:
@@ -220,6 +224,12 @@ def _list_classes(folder: Path, names: Sequence[str]) -> list[list[Path]]:
                     raise DataError(
                         f"{place}: holds images below the folder of class {name}, where none are read: move them into "
                         f"{folder / name}, or elsewhere."
+                    )
+                others = sorted(file for file in files if file.lower().endswith(_OTHER_ENDINGS))
+                if others:
+                    raise DataError(
+                        f"{Path(place, others[0])}: PNG and JPEG files are read, and {len(others)} of another format "
+                        "would be left out: convert them, or move them elsewhere."
                     )
         return [list_files(folder / name, _ENDINGS) if (folder / name).is_dir() else [] for name in names]
 

@@ -81,7 +81,7 @@ class RoundFunction:
     Attributes:
         hyperparameters: the numbers of the recipe's parts and of both optimizers, by name; `step` takes them as an
             argument, so that they can be swept or differentiated. Those of optax transformations aren't known.
-        federation: the federation, on the device.
+        federation: the federation, on the device, without its names.
         model: the model, as the recipe trains it; with `Execution(differentiable=True)` it is `models.differentiable`.
     """
 
@@ -130,7 +130,7 @@ class RoundFunction:
             The state after the round, and its measurements: losses, local steps, probes, faults.
 
         Raises:
-            ValueError: a hyperparameter is missing or unknown.
+            ValueError: a hyperparameter is missing or unknown, or the plan has no place.
             AssertionError: the hyperparameters, the state or the plan have other shapes or types.
         """
         setting = self._simulation.setting
@@ -170,7 +170,8 @@ class RoundFunction:
         selector = self._simulation.selector
         if selector.closed_loop:
             raise ValueError(
-                "plans: the selector learns from each round's outcome: call its init, select and update between rounds"
+                "plans: the selector learns from each round's outcome: between rounds, call its init, select and "
+                "update, with selection.make_plan"
             )
         whole_number("rounds", rounds)
         seed = whole_number("seed", seed, low=0)
@@ -280,6 +281,10 @@ def _with_empty_places(plan: Plan, num_clients: int) -> Plan:
     chex.assert_rank(clients, 2, custom_message="plan: for G chains of a single client, take clients[:, None]")
     chex.assert_equal_shape([clients, delivered], custom_message="plan: clients and delivered")
     chex.assert_type([clients, delivered], [int, bool], custom_message="plan: clients and delivered")
+    if not clients.size:
+        raise ValueError(
+            f"plan: received clients of shape {clients.shape}, must have a place; if nobody trains, an empty one, -1"
+        )
     inside = (clients >= 0) & (clients < num_clients)
     others = jax.tree.map(jnp.asarray, tuple(plan[2:]))
     return Plan(jnp.where(inside, clients, num_clients), delivered & inside, *others)

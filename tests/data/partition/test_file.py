@@ -260,8 +260,14 @@ def test_files_that_are_none(tmp_path):
     with pytest.raises(DataError, match="never opened"):
         read(tmp_path / "rows.npz")
     np.savez(tmp_path / "rows.npz", a=np.arange(3), b=np.arange(2))
-    with pytest.raises(DataError, match="a list nor a mapping of numbers of clients"):
+    with pytest.raises(DataError, match="the array 'a' has no client's number"):
         read(tmp_path / "rows.npz")
+    np.savez(tmp_path / "rows.npz", client_0=[1], client_1=[2], rest=[0, 3])
+    with pytest.raises(DataError, match="the array 'rest' has no client's number"):
+        read(tmp_path / "rows.npz", 2)
+    (tmp_path / "rows.json").write_text('{"0": [1], "0": [2], "1": [3]}')
+    with pytest.raises(DataError, match="has the key '0' twice"):
+        read(tmp_path / "rows.json", 2)
     (tmp_path / "clients.txt").write_bytes(b"1\xff")
     with pytest.raises(DataError, match="is not a partition"):
         read(tmp_path / "clients.txt")

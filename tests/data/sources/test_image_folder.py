@@ -39,6 +39,18 @@ def test_classes_are_called_by_their_folders(folder):
     assert (dataset.train_images.dtype, dataset.train_labels.dtype) == (np.uint8, np.int32)
 
 
+def test_classes_that_are_numbers_are_in_the_order_of_their_values(folder):
+    root, shown = folder
+    for half in CLASSES:
+        for name, number in (("cat", "10"), ("dog", "9"), ("emu", "2")):
+            if (root / half / name).exists():
+                (root / half / name).rename(root / half / number)
+    dataset = load("image_folder", path=root)
+    assert dataset.class_names == ("2", "9", "10")
+    np.testing.assert_array_equal(dataset.train_images, shown["train"][[5, 2, 3, 4, 0, 1]])
+    assert dataset.test_labels.tolist() == [0, 1, 1]
+
+
 def test_images_become_squares_of_one_side(folder, to_png):
     root, shown = folder
     (root / "train" / "cat" / "0.PNG").write_bytes(to_png(np.full((9, 3, 3), 50, np.uint8)))
@@ -129,6 +141,10 @@ def nested(root):
     (root / "train" / "emu" / "more" / file.name).write_bytes(file.read_bytes())
 
 
+def other_format(root):
+    (root / "train" / "emu" / "3.WebP").write_bytes(b"RIFF")
+
+
 def only_validation(root):
     (root / "test").rename(root / "Valid")
 
@@ -136,6 +152,7 @@ def only_validation(root):
 BAD = {
     "classes that look the same": (look_alike, "train: classes 'emu' and .* look the same"),
     "images below a class": (nested, "emu/more: holds images below the folder of class emu"),
+    "another format": (other_format, "emu/3.WebP: PNG and JPEG files are read, and 1 of another format"),
     "another half": (only_validation, "has train/ and Valid/, but no test/: rename Valid to test"),
     "a class of the test alone": (foreign_class, "test/fox: is not a class of .*train"),
     "no files in a class": (remove("train/emu"), "train/emu: holds no image files"),
