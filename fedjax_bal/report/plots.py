@@ -20,7 +20,7 @@ from matplotlib.axis import Axis, XAxis
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.font_manager import fontManager
+from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 from matplotlib.ticker import MaxNLocator
 
 from fedjax_bal.metrics import Curve, evenly_spaced
@@ -181,8 +181,14 @@ def _save(figure: Figure, **options: Any) -> bytes:
 
 
 def wrapped(text: str, letters: int = _LONGEST_LINE) -> str:
-    """Formats a name for a figure, in even lines of limited length; `$...$` are formulas, see `split_math`."""
-    pieces = split_math(printable(text, LONGEST_NAME))
+    """Formats a name for a figure, in even lines of limited length; `$...$` are formulas, see `split_math`.
+
+    They are text beside letters that the first font lacks, because matplotlib then tries no other font for these.
+    """
+    shown = printable(text, LONGEST_NAME)
+    pieces = split_math(shown)
+    if len(pieces) > 1 and not _has_letters("".join(pieces[::2])):
+        pieces = [shown]
     # A line must not end within a formula.
     pieces[1::2] = [formula.replace(" ", _FIRM) for formula in pieces[1::2]]
     pieces[::2] = [text.replace("$", "\\$") for text in pieces[::2]]
@@ -200,6 +206,11 @@ def wrapped(text: str, letters: int = _LONGEST_LINE) -> str:
     even = (fill(width) for width in range(max(1, min(longest, letters)), letters))
     lines = next((shorter for shorter in even if len(shorter) == len(lines)), lines)
     return "\n".join(lines).replace(_FIRM, " ")
+
+
+def _has_letters(text: str) -> bool:
+    font = get_font(findfont(FontProperties()))
+    return all(font.get_char_index(ord(letter)) for letter in text)
 
 
 class LineStyle(NamedTuple):

@@ -28,6 +28,7 @@ _MOST_LOST = 20
 _MOST_COLUMNS = 8  # columns for methods in a table
 _NO_RESULT = "Some runs have no result, and the means below exclude them."
 _OF_OTHER_POINTS = "The folder has earlier points that are not in this sweep or its tables: {}."
+_STOPPED_EARLY = "{} of {} runs stopped early, the first after {} rounds."
 _UNFINISHED = "This sweep is not finished: {} of its {} runs have ended."
 _AT_EDGE = "* marks a best value at the edge of the sweep; consider extending it."
 _ON_VALIDATION = "Settings were selected by accuracy on the validation rows."
@@ -106,11 +107,14 @@ def unfinished(results: sweeps.Results) -> list[str]:
 
 def verdicts(results: sweeps.Results) -> list[str]:
     """Concludes and remarks on a sweep without conditions; a sweep over conditions has a table instead."""
-    tuned = [sweeps.how_tuned(results)] if results.tuned else []
+    said = [sweeps.how_tuned(results)] if results.tuned else []
+    stopped = [row["stopped_early"] for row in results.rows if row.get("stopped_early") is not None]
+    if stopped:
+        said.append(_STOPPED_EARLY.format(len(stopped), len(results.rows), min(stopped)))
     if results.condition_axes:
-        return tuned
+        return said
     methods = sweeps.summarise_condition(results, {})
-    return [verdict(methods), *tuned, *remarks(methods, finished=not unfinished(results))]
+    return [verdict(methods), *said, *remarks(methods, finished=not unfinished(results))]
 
 
 def comparisons(results: sweeps.Results) -> list[Table]:

@@ -20,6 +20,7 @@ from fedjax_bal.lab import sweep as sweep_module
 from fedjax_bal.lab.records import RunId
 from fedjax_bal.lab.sweep import COSTS, SweepTable
 from fedjax_bal.report.sweep_page import write_sweep_page
+from fedjax_bal.report.terminal import results
 
 AXES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}, {partition.samples_per_client: [40, 40000]}]"
 RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}]"
@@ -245,6 +246,7 @@ def test_a_run_that_stopped_early_is_done_and_one_that_diverged_keeps_its_lines(
     rows, _, _ = carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
     assert [row["status"] for row in rows] == ["done", "diverged"]
     assert rows[0]["stopped_early"] == rows[0]["rounds"] == 2
+    assert "1 of 2 runs stopped early, the first after 2 rounds." in results(tmp_path / "out")[1]
     lines = [small_run.metrics(folder) for folder in sorted((tmp_path / "out" / "points").iterdir())]
     again, _, said = carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
     assert "0 of 2 runs to train" in said

@@ -147,6 +147,9 @@ def test_names_take_even_lines_and_formulas_are_not_broken():
     assert plots.wrapped("Balanced softmax, tau 1 (ours)") == "Balanced softmax,\ntau 1 (ours)"
     assert plots.wrapped(r"Smooth, $\beta = 0.9$ and so on", 14) == "Smooth,\n$\\beta = 0.9$\nand so on"
     assert plots.wrapped("from $5 to $10") == r"from \$5 to \$10"
+    # Beside a formula, matplotlib would draw a dummy for each letter that DejaVu Sans lacks.
+    assert plots.wrapped("\u6771\u4eac $x_1$") == "\u6771\u4eac \\$x_1\\$"
+    assert plots.wrapped("Zürich $x_1$") == "Zürich $x_1$"
 
 
 @pytest.mark.parametrize("write", [to_pdf, to_png, lambda figure: to_svg(figure, "t")], ids=["pdf", "png", "svg"])
