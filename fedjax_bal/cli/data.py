@@ -100,8 +100,8 @@ def describe(
 
     Example: fedjax-bal data describe dataset=mnist partition=dirichlet alpha=0.1 clients=50
     """
+    from fedjax_bal.data import client_names, load
     from fedjax_bal.data import describe as measure
-    from fedjax_bal.data import load, users_of_clients
     from fedjax_bal.lab import split_rows
     from fedjax_bal.metrics import evenly_spaced
 
@@ -159,10 +159,8 @@ def describe(
         from fedjax_bal.report import write_partition_picture
 
         shown = evenly_spaced(len(measured.class_counts), _MOST_DRAWN)
-        clients = [f"{number:,}" for number in shown]
-        users = users_of_clients(dataset, rows)
-        if users is not None and dataset.client_names is not None:
-            clients = [dataset.client_names[users[number]] for number in shown]
+        names = client_names(dataset, rows)
+        clients = [f"{number:,}" if names is None else names[number] for number in shown]
         notes: list[str] = []
         write_partition_picture(out, measured.class_counts[shown], clients, dataset.class_names, title, notes.append)
         yield from (f"picture: {out}", *notes)

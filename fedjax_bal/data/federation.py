@@ -67,8 +67,8 @@ def federate(
     A client's rows are sorted by class, and keep their order within a class. A client may be empty, and two clients may
     share a row; one client can't list a row twice.
 
-    The names of a data set's classes and input columns are kept. If each client has rows, all of one user of the data
-    set whom no other client has, as in the natural partition, it has the user's name and, unless `tests` are given, the
+    The names of a data set's classes and input columns are kept. If each client's rows are of one user of the data set
+    whom no other client has, as in the natural partition, it has the user's name and, unless `tests` are given, the
     user's rows of the test set: the test images are appended to the images, and training is the same as without them.
 
     Args:
@@ -185,10 +185,10 @@ def federate(
         client_tests = ClientTests(listed.astype(np.int32), _offsets("tests", clients, tests))
     names = None
     if dataset is not None:
-        users = users_of_clients(dataset, rows_per_client)
+        users = _users_of_clients(dataset, rows_per_client)
         if users is not None and tests is None:
             images, labels, client_tests = _with_own_tests(dataset, users, images, labels, num_classes)
-        names = Names(tuple(dataset.class_names), dataset.input_names, _client_names(dataset, users))
+        names = Names(tuple(dataset.class_names), dataset.input_names, client_names(dataset, rows_per_client))
     return Federation(
         images=images,
         labels=labels,
@@ -204,10 +204,10 @@ def federate(
     )
 
 
-def users_of_clients(dataset: Dataset, rows_per_client: Sequence[np.ndarray]) -> np.ndarray | None:
+def _users_of_clients(dataset: Dataset, rows_per_client: Sequence[np.ndarray]) -> np.ndarray | None:
     """Returns the number of each client's user, `Int[N]`; None unless the clients are users of the data set.
 
-    They are if all of a client's rows belong to one user, and no user's rows to two clients.
+    They are if all of a client's rows belong to one user, and no user's rows to two clients; -1 for one without rows.
 
     Args:
         dataset: the data set.
@@ -215,26 +215,31 @@ def users_of_clients(dataset: Dataset, rows_per_client: Sequence[np.ndarray]) ->
 
     Example:
         >>> dataset = Dataset(None, None, None, None, ("a", "b"), np.array([5, 6, 6]))
-        >>> users_of_clients(dataset, [np.array([1, 2]), np.array([0])])
-        array([6, 5])
-        >>> users_of_clients(dataset, [np.array([1]), np.array([0, 2])]), users_of_clients(dataset, [[1], [2]])
+        >>> _users_of_clients(dataset, [np.array([1, 2]), np.array([], int), np.array([0])])
+        array([ 6, -1,  5])
+        >>> _users_of_clients(dataset, [np.array([1]), np.array([0, 2])]), _users_of_clients(dataset, [[1], [2]])
         (None, None)
     """
     sizes = np.fromiter(map(len, rows_per_client), np.int64, len(rows_per_client))
-    if dataset.train_clients is None or not sizes.all():
+    if dataset.train_clients is None or not sizes.any():
         return None
     owners = np.asarray(dataset.train_clients)
     rows = np.concatenate([np.asarray(listed, np.int64) for listed in rows_per_client])
     if rows.max() >= len(owners):  # rows of the server's that follow the data set's own
         return None
     of_row = owners[rows]
-    users = of_row[np.cumsum(sizes) - sizes]
-    natural = len(np.unique(users)) == len(users) and np.array_equal(of_row, np.repeat(users, sizes))
-    return users if natural else None
+    full = sizes > 0
+    known = of_row[(np.cumsum(sizes) - sizes)[full]]
+    if len(np.unique(known)) < len(known) or not np.array_equal(of_row, np.repeat(known, sizes[full])):
+        return None
+    users = np.full(len(sizes), -1)
+    users[full] = known
+    return users
 
 
-def _client_names(dataset: Dataset, users: np.ndarray | None) -> tuple[str, ...] | None:
-    """Returns the names of the clients' users; None if they are unknown."""
+def client_names(dataset: Dataset, rows_per_client: Sequence[np.ndarray]) -> tuple[str, ...] | None:
+    """Returns the names of the clients' users, see `_users_of_clients`; None if they are unknown."""
+    users = _users_of_clients(dataset, rows_per_client)
     if users is None or dataset.client_names is None:
         return None
     if users.max() >= len(dataset.client_names):
@@ -242,7 +247,8 @@ def _client_names(dataset: Dataset, users: np.ndarray | None) -> tuple[str, ...]
             f"client_names: received {len(dataset.client_names)} names, but train_clients has number {users.max()}; "
             "expected the name of each user, in the order of the numbers from 0."
         )
-    return tuple(str(dataset.client_names[user]) for user in users)
+    names = dataset.client_names
+    return tuple(str(names[user]) if user >= 0 else f"{client} (no rows)" for client, user in enumerate(users))
 
 
 def _with_own_tests(

@@ -90,10 +90,17 @@ def test_clients_that_are_users_have_their_names_and_test_rows():
     np.testing.assert_array_equal(federation.images[:6], IMAGES)
 
 
+def test_a_client_without_rows_leaves_the_others_their_names_and_test_rows():
+    federation = federate(USERS, rows([0, 3], [], [5]))
+    assert federation.client_names == ("Mainz", "1 (no rows)", "Jena")
+    assert federation.tests is not None
+    assert (federation.tests.rows.tolist(), federation.tests.offsets.tolist()) == ([8, 6, 9], [0, 1, 1, 3])
+
+
 @pytest.mark.parametrize(
     "clients",
-    [rows([0, 3, 2], [1, 4]), rows([0], [3], [1, 4]), rows([0, 3], []), rows([0, 1, 2, 3, 4, 5])],
-    ids=["two users in one client", "a user in two clients", "a client without rows", "one client"],
+    [rows([0, 3, 2], [1, 4]), rows([0], [3], [1, 4]), rows([0, 1, 2, 3, 4, 5])],
+    ids=["two users in one client", "a user in two clients", "one client"],
 )
 def test_other_clients_have_numbers(clients):
     federation = federate(USERS, clients)
