@@ -156,11 +156,12 @@ def stack(source: str, examples: Iterable[Any], layout: ItemLayout = "either") -
         shape = array.shape[int(is_batch) :]
         first = first or (shape, is_batch)
         if (shape, is_batch) != first:
+            texts = len(shape) == len(first[0]) == 1
             channels = len(shape) != len(first[0]) or (len(shape) == 3 and shape[:2] == first[0][:2])
             remedy = "give all images their channels, image.convert('RGB')" if channels else "resize or pad them"
             raise DataError(
                 f"{source}: received inputs of shapes {inputs[0].shape} and {array.shape}, must be of one shape: "
-                f"{remedy}"
+                f"{'pad them to one length, texts with 0 at the end (data.pad)' if texts else remedy}"
             )
         if labels and (label.dtype.kind in "USO") != (labels[0].dtype.kind in "USO"):
             raise DataError(f"{place} has {label} as its label, and example 0 has {labels[0]}: give texts, or numbers")

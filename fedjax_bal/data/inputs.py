@@ -217,14 +217,22 @@ def checked_examples(inputs: Any, labels: Any, name: str = "", most: int = _IDS.
 
 
 def check_held(name: str, inputs: np.ndarray, stored: np.ndarray) -> None:
-    """Checks that inputs are finite as they are stored, and that rounding leaves differences along their last axis.
+    """Checks that ids aren't negative, and that numbers are finite as they are stored and keep their differences.
 
     Raises:
         ValueError: it names the first bad row.
     """
+    given = np.asarray(inputs)
+    if are_tokens(stored):
+        if stored.size and stored.min() < 0:  # an embedding reads negative ids from its end
+            row = int(np.argmax((stored < 0).reshape(len(stored), -1).any(1)))
+            raise ValueError(
+                f"{name}[{row}] holds {stored[row].min()}; expected token ids of 0 or above, as integers are ids: pass "
+                "measurements as floats, .astype(np.float32)"
+            )
+        return
     if stored.dtype.kind != "f":
         return
-    given = np.asarray(inputs)
     if not np.isfinite(stored).all():
         finite = np.isfinite(stored).reshape(len(stored), -1)
         row = int(np.argmin(finite.all(1)))

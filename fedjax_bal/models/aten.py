@@ -292,7 +292,8 @@ def linear(inputs: Array, weight: Array, bias: Array | None) -> Array:
 def _embedding(weight: Array, ids: Array, padding: int, by_frequency: bool, sparse: bool) -> Array:
     if by_frequency or sparse:
         raise UnsupportedError("an embedding with scale_grad_by_freq or sparse gradients")
-    vectors = weight[ids]
+    # An id beyond the table gives NaN, which ends the run; PyTorch raises an error.
+    vectors = weight.at[ids].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
     return jnp.where((ids == padding)[..., None], lax.stop_gradient(vectors), vectors) if padding >= 0 else vectors
 
 

@@ -87,6 +87,11 @@ def _mlp(hidden: tuple[Annotated[int, Ge(1)], ...] = (64,)) -> nn.Module:
     return networks.Mlp(hidden)
 
 
+def _linear() -> nn.Module:
+    """Builds multinomial logistic regression."""
+    return networks.Mlp(())
+
+
 def _text_mean(
     vocabulary: Annotated[int, Ge(2)] = 10_000, embedding: Count = 32, hidden: CountOrZero = 64
 ) -> nn.Module:
@@ -154,6 +159,7 @@ def _plain(*layers: Layer, **settings: Any) -> Callable[..., nn.Module]:
 _RESNET18 = {"channels": (64, 128, 256, 512), "units": 2, "start": he_normal_of_outputs}
 _ENTRIES = {
     "mlp": _Entry("flatten, hidden dense layers, dense C", _mlp, 1, any_shape=True),
+    "linear": _Entry("flatten, dense C: multinomial logistic regression", _linear, 1, any_shape=True),
     "text_mean": _Entry(
         "for token ids: the mean of embeddings, one hidden dense layer (0: none, as in fastText), dense C; id 0 is "
         "padding, all are below vocabulary",

@@ -45,6 +45,7 @@ WRONG_INPUTS = {
     "texts": FEATURES.astype(str),
     "True and False": FEATURES > 0,
     "ids beyond 32 bits": np.full((12, 5), 2**40),
+    "ids below 0": np.arange(60, dtype=np.int16).reshape(12, 5) - 7,
     "flat": FEATURES[:, 0],
 }
 

@@ -8,7 +8,7 @@ import toys
 from fedjax_bal import data, make_round, models, simulate
 from fedjax_bal.engine.host import build_simulation
 from fedjax_bal.lab import Point, RunFolder, SharedInputs, Sweep, dry_run
-from fedjax_bal.options import Participation
+from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.recipes import balanced_softmax, combine, fedavg, fedetf, fedprox, flcir, logit_adjustment, rebafl
 
 NETWORK = models.build("mlp", toys.CLASSES, (1, toys.WIDTH, 1))
@@ -47,6 +47,15 @@ def test_calibration_that_teaches_clients_of_a_single_class_is_not_cautioned_aga
     for recipe in (rebafl(epsilon=0.3), logit_adjustment(counts="global"), fedetf(absent="one"), fedprox()):
         assert cautions(recipe, 10, 10) == ()
     assert cautions(logit_adjustment(0.5, epsilon=0.1), 10, 10) == ()
+
+
+def test_clients_that_never_train_for_lack_of_a_whole_batch_are_counted():
+    clients = data.federate(IMAGES, LABELS, [[0], [1, 2], [], [3, 4, 5], [6]], toys.CLASSES)
+    simulation = build_simulation(
+        fedavg(), NETWORK, clients, (IMAGES, LABELS), rounds=1, local=LocalTraining(batch_size=2, drop_last=True)
+    )
+    said = "fedavg: 2 of 5 clients never train, because they have fewer rows than a batch of 2 (drop_last)"
+    assert simulation.cautions == (said,)
 
 
 def test_python_warns_before_it_trains():

@@ -12,6 +12,7 @@ from flax import nnx
 from rounding import FORMULA, STEPS, SUM
 
 from fedjax_bal import LocalTraining, check_model, data, optimizer, recipes, simulate
+from fedjax_bal.errors import DivergenceError
 from fedjax_bal.models import from_linen, from_nnx, num_params
 from fedjax_bal.options import Execution
 from fedjax_bal.types import Variables
@@ -289,6 +290,16 @@ class Embedding(nn.Module):
     @nn.compact
     def __call__(self, tokens):
         return nn.Dense(3)(nn.Embed(10, 4)(tokens).mean(1))
+
+
+def test_test_rows_with_an_id_that_has_no_embedding_end_the_run():
+    ids, labels = np.arange(40).reshape(8, 5) % 10, np.arange(8) % 3
+    federation = data.federate(ids, labels, [np.arange(8)], 3)
+    model = from_linen(Embedding(), (5,), 3, dtype=int)
+    settings = {"rounds": 1, "seed": 0, "local": LocalTraining(batch_size=4)}
+    assert simulate(recipes.fedavg(), model, federation, (ids, labels), **settings).history[-1]["test_loss"] > 0
+    with pytest.raises(DivergenceError, match="round 1: the global model is finite, but its loss on the test rows is"):
+        simulate(recipes.fedavg(), model, federation, (ids + np.eye(5, dtype=int)[4], labels), **settings)
 
 
 class Half(nn.Module):

@@ -41,6 +41,7 @@ def applied(name, train):
     [
         ("mlp", (28, 28, 1), {}, 50_890),
         ("mlp", (28, 28, 1), {"hidden": (200, 200)}, 199_210),
+        ("linear", (28, 28, 1), {}, 7_850),
         ("text_mean", (100,), {}, 320_000 + 33 * 64 + 650),
         ("text_mean", (100,), {"vocabulary": 50, "embedding": 4, "hidden": 0}, 200 + 50),
         ("rebafl_fmnist", (28, 28, 1), {}, 117_066),

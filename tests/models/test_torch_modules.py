@@ -142,6 +142,13 @@ def load(net, back):
     net.load_state_dict({name: torch.from_numpy(array) for name, array in back.items()})
 
 
+def test_an_id_beyond_an_embedding_gives_nan_where_pytorch_raises_an_error():
+    _, model = made("tokens")
+    ids = np.array([[1, 2, 3, 8, 0], [1, 2, 9, 3, 0], [1, 2, -1, 3, 0]])
+    logits = model.apply(model.init(jax.random.key(0)), ids, train=False)[0].logits
+    assert np.isnan(logits).any(1).tolist() == [False, True, True]
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_a_step_of_training_is_pytorchs(name):
     net, model = made(name)

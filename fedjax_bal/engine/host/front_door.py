@@ -183,6 +183,12 @@ def build_simulation(
         layout=Layout(devices=1 if execution.debugs else device_count(execution.devices)),
         execution=execution,
     )
+    idle = np.count_nonzero((sizes > 0) & (np.asarray(setting.steps_per_epoch(sizes)) == 0))
+    if idle:
+        cautions.append(
+            f"{idle} of {len(sizes)} clients never train, because they have fewer rows than a batch of "
+            f"{setting.local.batch_size} (drop_last)"
+        )
     if participation.speed is not None:
         participation.speed.check_deadline(np.asarray(setting.local_steps(sizes)), selector.passes)
     return Simulation(

@@ -104,7 +104,7 @@ class Simulation:
         batch_size: B as requested; the setting's is no larger than the largest client.
         groups: masks over the classes by which accuracies are averaged, from `fedjax_bal.metrics.shot_groups`.
         saves: whether checkpoints are written, which takes memory, too.
-        cautions: why this run learns next to nothing, from `Part.caution`.
+        cautions: why this run learns next to nothing, from `Part.caution`, and which clients never train.
         compile_s: seconds spent on compiling, or on waiting for a thread that compiles; 0 before.
         rounds_per_dispatch: number of rounds in one program.
         on_device: federation and test set, on the devices.
@@ -330,8 +330,8 @@ class Simulation:
     ) -> DispatchResult:
         """Processes a dispatch's reports, leaves `[T, ...]`, on the host, and lets the selector learn from them.
 
-        Raises DivergenceError if a client's update is broken, unless such clients are left out, or if the model isn't
-        finite.
+        Raises DivergenceError if a client's update is broken, unless such clients are left out, if the model isn't
+        finite, or if its test loss is NaN.
         """
         clients = self.federation.num_clients
         passes = self.setting.passes
@@ -368,6 +368,11 @@ class Simulation:
             counts = count_round(counts, plan, clients, passes, self._traffic, exact, seconds).noted(broken)
             if planned.rounds.evaluate[offset]:
                 evaluated, measured = _of_round(offset, (evaluation, dict(info.metrics)))
+                if np.isnan(evaluated.loss):  # the largest of logits that are NaN would be that of class 0
+                    raise DivergenceError(
+                        f"round {number}: the global model is finite, but its loss on the test rows is NaN, as with "
+                        "token ids that have no embedding, or with weights so large that logits overflow"
+                    )
                 closed = counts.closed(clients, self._closing_traffic)
                 counted = closed.record(self.participation.speed is not None)
                 result = RoundResult(
