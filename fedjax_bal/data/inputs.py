@@ -1,7 +1,7 @@
 """The kinds of inputs: pixels as bytes, other numbers, and token ids."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -84,7 +84,7 @@ def num_channels(inputs: Any) -> int:
     return 1 if are_tokens(inputs) else inputs.shape[-1]
 
 
-def pad(sequences: Sequence[Any], length: int | None = None, value: int = 0) -> np.ndarray:
+def pad(sequences: Iterable[Any], length: int | None = None, value: int = 0) -> np.ndarray:
     """Pads texts of different lengths, lists of token ids, to one array.
 
     The default `value`, 0, marks what the model `text_mean` leaves out, so number words from 1. Only the end of a text
@@ -112,9 +112,10 @@ def pad(sequences: Sequence[Any], length: int | None = None, value: int = 0) -> 
         leave length out
     """
     value = whole_number("value", value, 0)
-    if isinstance(sequences, str) or not len(sequences):
+    texts = [] if isinstance(sequences, str) else list(sequences)
+    if not texts:
         raise ValueError(f"sequences: received {sequences!r:.60}, must be lists of token ids, at least one")
-    rows = [_checked_ids(f"sequences[{place}]", ids, value) for place, ids in enumerate(sequences)]
+    rows = [_checked_ids(f"sequences[{place}]", ids, value) for place, ids in enumerate(texts)]
     longest = max(map(len, rows))
     length = max(longest, 1) if length is None else whole_number("length", length)
     if longest > length:
