@@ -171,7 +171,8 @@ def weighted_cosine_similarity(class_counts: Num[Array, "*batch N C"]) -> Float[
     """
     counts = as_counts(class_counts)
     whole = counts.sum(-2)
-    squares, whole_square = (counts**2).sum(-1), (whole**2).sum(-1)  # where one is 0, so that roots have gradients
+    squares, whole_square = (counts**2).sum(-1), (whole**2).sum(-1)
+    # 1 takes the place of 0, where a root has no gradient.
     aligned = (counts * whole[..., None, :]).sum(-1) / jnp.sqrt(jnp.where(squares == 0, 1.0, squares))
     weighted = (counts.sum(-1) * aligned).sum(-1)
     scale = whole.sum(-1) * jnp.sqrt(jnp.where(whole_square == 0, 1.0, whole_square))

@@ -238,7 +238,7 @@ def _users_of_clients(dataset: Dataset, rows_per_client: Sequence[np.ndarray]) -
 
 
 def client_names(dataset: Dataset, rows_per_client: Sequence[np.ndarray]) -> tuple[str, ...] | None:
-    """Returns the names of the clients' users, see `_users_of_clients`; None if they are unknown."""
+    """Returns the names of the clients' users; None unless clients are users of the data set and it has their names."""
     users = _users_of_clients(dataset, rows_per_client)
     if users is None or dataset.client_names is None:
         return None
