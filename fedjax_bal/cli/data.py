@@ -100,7 +100,7 @@ def describe(
 
     Example: fedjax-bal data describe dataset=mnist partition=dirichlet alpha=0.1 clients=50
     """
-    from fedjax_bal.data import client_names, load
+    from fedjax_bal.data import client_names, load, users_of_clients
     from fedjax_bal.data import describe as measure
     from fedjax_bal.lab import split_rows
     from fedjax_bal.metrics import evenly_spaced
@@ -159,7 +159,7 @@ def describe(
         from fedjax_bal.report import write_partition_picture
 
         shown = evenly_spaced(len(measured.class_counts), _MOST_DRAWN)
-        names = client_names(dataset, rows)
+        names = client_names(dataset, users_of_clients(dataset, rows))
         clients = [f"{number:,}" if names is None else names[number] for number in shown]
         notes: list[str] = []
         write_partition_picture(out, measured.class_counts[shown], clients, dataset.class_names, title, notes.append)

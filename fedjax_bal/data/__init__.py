@@ -23,7 +23,7 @@ from fedjax_bal.data.description import (
     empty_clients,
 )
 from fedjax_bal.data.examples import from_tf_data, from_torch
-from fedjax_bal.data.federation import client_names, federate
+from fedjax_bal.data.federation import client_names, federate, users_of_clients
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, hold_out_clients, num_new_clients, rows_by_share
 from fedjax_bal.data.huggingface import from_huggingface
 from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples, is_frame, pad, to_array
@@ -101,6 +101,7 @@ __all__ = [
     "stand_in",
     "takes_owners",
     "to_array",
+    "users_of_clients",
     "with_images",
 ]
 

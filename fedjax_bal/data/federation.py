@@ -185,10 +185,10 @@ def federate(
         client_tests = ClientTests(listed.astype(np.int32), _offsets("tests", clients, tests))
     names = None
     if dataset is not None:
-        users = _users_of_clients(dataset, rows_per_client)
+        users = users_of_clients(dataset, rows_per_client)
         if users is not None and tests is None:
             images, labels, client_tests = _with_own_tests(dataset, users, images, labels, num_classes)
-        names = Names(tuple(dataset.class_names), dataset.input_names, client_names(dataset, rows_per_client))
+        names = Names(tuple(dataset.class_names), dataset.input_names, client_names(dataset, users))
     return Federation(
         images=images,
         labels=labels,
@@ -204,7 +204,7 @@ def federate(
     )
 
 
-def _users_of_clients(dataset: Dataset, rows_per_client: Sequence[np.ndarray]) -> np.ndarray | None:
+def users_of_clients(dataset: Dataset, rows_per_client: Sequence[np.ndarray]) -> np.ndarray | None:
     """Returns the number of each client's user, `Int[N]`; None unless the clients are users of the data set.
 
     They are if all of a client's rows belong to one user, and no user's rows to two clients; -1 for one without rows.
@@ -215,9 +215,9 @@ def _users_of_clients(dataset: Dataset, rows_per_client: Sequence[np.ndarray]) -
 
     Example:
         >>> dataset = Dataset(None, None, None, None, ("a", "b"), np.array([5, 6, 6]))
-        >>> _users_of_clients(dataset, [np.array([1, 2]), np.array([], int), np.array([0])])
+        >>> users_of_clients(dataset, [np.array([1, 2]), np.array([], int), np.array([0])])
         array([ 6, -1,  5])
-        >>> _users_of_clients(dataset, [np.array([1]), np.array([0, 2])]), _users_of_clients(dataset, [[1], [2]])
+        >>> users_of_clients(dataset, [np.array([1]), np.array([0, 2])]), users_of_clients(dataset, [[1], [2]])
         (None, None)
     """
     sizes = np.fromiter(map(len, rows_per_client), np.int64, len(rows_per_client))
@@ -237,9 +237,16 @@ def _users_of_clients(dataset: Dataset, rows_per_client: Sequence[np.ndarray]) -
     return users
 
 
-def client_names(dataset: Dataset, rows_per_client: Sequence[np.ndarray]) -> tuple[str, ...] | None:
-    """Returns the names of the clients' users; None unless clients are users of the data set and it has their names."""
-    users = _users_of_clients(dataset, rows_per_client)
+def client_names(dataset: Dataset, users: np.ndarray | None) -> tuple[str, ...] | None:
+    """Returns the names of N clients, those of their users, see `users_of_clients`; None if they are unknown.
+
+    Raises:
+        ValueError: a user has no name.
+
+    Example:
+        >>> client_names(Dataset(None, None, None, None, ("a", "b"), client_names=("Ada", "Bo")), np.array([1, -1, 0]))
+        ('Bo', '1 (no rows)', 'Ada')
+    """
     if users is None or dataset.client_names is None:
         return None
     if users.max() >= len(dataset.client_names):
