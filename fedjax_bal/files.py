@@ -62,12 +62,12 @@ def parse_json(content: str | bytes, undefined: Callable[[str], Any] | None = No
     `undefined` converts the names of NaN and of infinities; by default they become floats.
     """
     try:
-        return json.loads(content, parse_constant=undefined, object_pairs_hook=_object)
+        return json.loads(content, parse_constant=undefined, object_pairs_hook=_each_key_once)
     except RecursionError as error:
         raise ValueError(str(error)) from error
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))

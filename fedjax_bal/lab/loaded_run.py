@@ -454,6 +454,10 @@ def predict(
     chunks = in_batches(rows, np.zeros(len(rows), np.int32), name="").images
     logits = _chunk_by_chunk(model, trained.variables, chunks, trained.inputs.mean, trained.inputs.std)
     logits = np.asarray(logits, np.float32).reshape(-1, model.num_classes)[: len(rows)]
+    undefined = np.isnan(logits).any(-1)
+    if undefined.any():  # the largest of them would be class 0's
+        row = np.argmax(undefined)
+        raise ValueError(f"inputs[{row}]: the model computes NaN, as it does for a token id without an embedding")
     if probabilities:
         return softmax(logits, axis=-1)
     classes = logits.argmax(-1)

@@ -29,7 +29,7 @@ from fedjax_bal.report.reading import SO_FAR, ReportedRuns, class_samples
 from fedjax_bal.report.tables import join_some, printable
 
 _CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
-_BANDS = "Bands are one standard deviation either side of the mean over seeds; a line ends with the first of its seeds."
+_BANDS = "Bands are one standard deviation either side of the mean over seeds; a line ends where its first seed stops."
 _SPLIT = "Each panel shows some of the lines, and the first line in grey."
 _AT_BEST = "Each method has its best value on all other axes."
 _NO_RESULT = "Not shown, because no run ended: {}."

@@ -191,7 +191,7 @@ def test_what_cannot_be_done_is_refused():
     with pytest.raises(ValueError, match="rounds: received 0"):
         round_fn.plans(0, 0)
     nobody = np.zeros((0, 1), int), np.zeros((0, 1), bool)
-    with pytest.raises(ValueError, match=r"plan: received clients of shape \(0, 1\), must have a place"):
+    with pytest.raises(ValueError, match=r"plan: received no clients \(shape \(0, 1\)\), must list at least one place"):
         round_fn.step(round_fn.hyperparameters, jax.random.key(0), round_fn.init(jax.random.key(0)), nobody)
     with pytest.raises(ValueError, match=r"variables: received \[3\] for params.w1, where the method's model has"):
         round_fn.init(jax.random.key(0), {"params": {"w1": np.zeros(3), "w2": np.zeros((6, 4))}, "stats": {}})

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 from rounding import FORMULA, STEPS, SUM
 
-from fedjax_bal import LocalTraining, check_model, data, optimizer, recipes, simulate
+from fedjax_bal import LocalTraining, check_model, compare, data, optimizer, recipes, simulate
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.models import from_linen, from_nnx, num_params
 from fedjax_bal.options import Execution
@@ -292,14 +292,19 @@ class Embedding(nn.Module):
         return nn.Dense(3)(nn.Embed(10, 4)(tokens).mean(1))
 
 
-def test_test_rows_with_an_id_that_has_no_embedding_end_the_run():
+def test_test_rows_with_an_id_that_has_no_embedding_end_the_run_and_new_ones_are_refused():
     ids, labels = np.arange(40).reshape(8, 5) % 10, np.arange(8) % 3
     federation = data.federate(ids, labels, [np.arange(8)], 3)
     model = from_linen(Embedding(), (5,), 3, dtype=int)
     settings = {"rounds": 1, "seed": 0, "local": LocalTraining(batch_size=4)}
-    assert simulate(recipes.fedavg(), model, federation, (ids, labels), **settings).history[-1]["test_loss"] > 0
+    unknown = ids + np.eye(5, dtype=int)[4]  # 10 in each second row
     with pytest.raises(DivergenceError, match="round 1: the global model is finite, but its loss on the test rows is"):
-        simulate(recipes.fedavg(), model, federation, (ids + np.eye(5, dtype=int)[4], labels), **settings)
+        simulate(recipes.fedavg(), model, federation, (unknown, labels), **settings)
+    settings |= {"seeds": [settings.pop("seed")]}
+    result = compare({"fedavg": recipes.fedavg()}, model, federation, (ids, labels), **settings)
+    assert len(result.predict(unknown[::2])) == 4
+    with pytest.raises(ValueError, match=r"inputs\[1\]: the model computes NaN"):
+        result.predict(unknown)
 
 
 class Half(nn.Module):

@@ -283,7 +283,8 @@ def _with_empty_places(plan: Plan, num_clients: int) -> Plan:
     chex.assert_type([clients, delivered], [int, bool], custom_message="plan: clients and delivered")
     if not clients.size:
         raise ValueError(
-            f"plan: received clients of shape {clients.shape}, must have a place; if nobody trains, an empty one, -1"
+            f"plan: received no clients (shape {clients.shape}), must list at least one place: for a round in which "
+            "nobody trains, clients [[-1]] and delivered [[False]]"
         )
     inside = (clients >= 0) & (clients < num_clients)
     others = jax.tree.map(jnp.asarray, tuple(plan[2:]))
