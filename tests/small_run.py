@@ -11,7 +11,7 @@ import filelock
 import pytest
 
 from fedjax_bal.config import Config, load_config, with_convolution
-from fedjax_bal.lab import RunFolder, chosen_form
+from fedjax_bal.lab import RunFolder, SharedInputs, chosen_form
 from fedjax_bal.lab.compare import run_comparison
 from fedjax_bal.lab.trackers import Trackers
 
@@ -76,15 +76,17 @@ def config(tmp_path: Path, *overrides: str) -> Config:
     return with_convolution(loaded, chosen_form(loaded))
 
 
-def run(path: Path, wanted: Config, *, should_stop=lambda: False, trackers=None, callbacks=(), **options) -> Quiet:
+def run(
+    path: Path, wanted: Config, *, should_stop=lambda: False, trackers=None, callbacks=(), devices=None, **options
+) -> Quiet:
     """One session in a folder; raises what `run_comparison` raises."""
     display, folder = Quiet(), RunFolder(path)
-    execution = None if options.get("fresh") else folder.read_execution()
+    inputs = SharedInputs(None, devices, None if options.get("fresh") else folder.read_devices())
     tracking = Trackers(trackers or {}, wanted.name, display.note)
     with folder.claimed(wanted) as form, contextlib.closing(tracking):
         wanted = with_convolution(wanted, form)
         callbacks = [tracking, *callbacks]
-        run_comparison(wanted, folder, display, should_stop, callbacks=callbacks, execution=execution, **options)
+        run_comparison(wanted, folder, inputs, display, should_stop, callbacks=callbacks, **options)
     return display
 
 

@@ -1,16 +1,18 @@
 """Sweeps over the small comparison, and what they come to."""
 
+import contextlib
 import csv
 import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import small_run
 from rich.console import Console
 
-from fedjax_bal.lab import Progress, SharedInputs, SweepFolder, dry_run, run_sweep
+from fedjax_bal.lab import Progress, SharedInputs, Stopped, SweepFolder, dry_run, run_sweep
 from fedjax_bal.lab.sweep_plan import Sweep, load_sweep
 
 BASE = small_run.TEXT.replace("rounds: 7", "rounds: 4").replace("seeds: [0, 1]", "seeds: [0]")
@@ -30,14 +32,15 @@ def sweep(tmp_path: Path, text: str, *overrides: str) -> Sweep:
 def carry(
     wanted: Sweep, path: Path, *, should_stop=lambda: False, callbacks=(), most=None, part=None, only_table=False
 ):
-    """A session in a folder: the rows, whether it was stopped, and what was said."""
+    """A session in a folder: the rows, None if it was stopped, and what was said."""
     folder, console = SweepFolder(path, part), Console(record=True, width=400, file=io.StringIO())
-    with folder.claimed(wanted) as settled:
-        rows, stopped = run_sweep(
-            settled, folder, Progress(console, plain=True),
-            data_dir=None, devices=1, should_stop=should_stop, callbacks=callbacks, most=most, only_table=only_table,
+    rows: Any = None
+    with contextlib.suppress(Stopped), folder.claimed(wanted) as settled:
+        rows = run_sweep(
+            settled, folder, SharedInputs(devices=1), Progress(console, plain=True), should_stop,
+            callbacks=callbacks, most=most, only_table=only_table,
         )  # fmt: skip
-    return rows, stopped, console.export_text()
+    return rows, console.export_text()
 
 
 def describe(wanted: Sweep, path: Path) -> list[str]:

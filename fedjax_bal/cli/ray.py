@@ -31,8 +31,8 @@ def train_on_ray(
     devices: int,
     note: Callable[[str], None],
     should_stop: Callable[[], bool],
-) -> tuple[list[str], bool]:
-    """Trains a sweep in as many parts as the cluster has room for.
+) -> list[str]:
+    """Trains a sweep in as many parts as the cluster has room for; returns why parts have failed.
 
     Args:
         options: further options of the parts' command.
@@ -44,12 +44,12 @@ def train_on_ray(
         note: called with messages for the user.
         should_stop: called now and then; True ends the session.
 
-    Returns:
-        Why parts have failed, and whether the user has stopped the others.
-
     Raises:
         ValueError: there is no Ray, no cluster, or no machine with as many devices.
+        Stopped: `should_stop` returned True.
     """
+    from fedjax_bal.lab import Stopped
+
     with _connected(address) as ray:
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         on_gpus = any(machine.get("GPU", 0) >= 1 for machine in machines)
@@ -86,8 +86,8 @@ def train_on_ray(
                 for task in waiting:
                     ray.cancel(task)  # as Ctrl-C there
                 ray.wait(list(waiting), num_returns=len(waiting), timeout=_STOP_S)
-                return failures, True
-        return failures, False
+                raise Stopped
+        return failures
 
 
 def _train_part(command: Sequence[str], sheet: str, on_gpus: bool, environment: Mapping[str, str]) -> int:

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -121,17 +121,17 @@ def run(
             elif isinstance(settings.devices, str):
                 raise ValueError("--devices: received all, but with --engine ray each part has its own: give a number")
             plan = plan_sweep(command)
-            run_sweep(plan, settings, together, args.parse_part(part), engine or "local", address, track or ())
+            start_sweep(plan, settings, together, args.parse_part(part), engine or "local", address, track or ())
         else:
             reason = "is for a sweep, but no key has several values (such as lr=0.01,0.1)"
             args.refuse_options(reason, together=together, part=part, engine=engine, address=address)
             if dry_run:
                 args.refuse_options("isn't needed for --dry-run", distributed=distributed)
             place = process_place(distributed, **several_processes, environment=os.environ)
-            run_comparison(config_of(command), settings, place, fresh=fresh, track=track or ())
+            start_comparison(config_of(command), settings, place, fresh=fresh, track=track or ())
 
 
-def run_comparison(
+def start_comparison(
     config: Any, settings: Settings, place: ProcessPlace | None, *, fresh: bool, track: Sequence[str] = ()
 ) -> None:
     """Starts or resumes a comparison, and shows its results; `fresh` starts over, regardless of the folder's content.
@@ -146,15 +146,15 @@ def run_comparison(
         session.enter_context(joined_processes(place, config, devices))
         say = Output().say
         folder, config = lab.claim_run_folder(session, config, settings.out, say, lock=not settings.dry_run)
-        execution = None if fresh else folder.read_execution()
+        initial = None if fresh else folder.read_devices()
         if place is None:
-            args.split_cpu_for([config], devices or (execution and execution.devices))
+            args.split_cpu_for([config], devices or initial)
         else:
             devices = "auto"
+        inputs = lab.SharedInputs(settings.data_dir, devices, initial, plan=settings.dry_run)
         if settings.dry_run:
             plan = lab.Sweep(config.name, (), (lab.Point("", {}, config),), "")
             action = "be written to" if not folder.exists() else "start over in" if fresh else "resume in"
-            inputs = lab.SharedInputs(settings.data_dir, devices, execution and execution.devices, plan=True)
             _describe(plan, {"": None if fresh else folder}, inputs, 1, f"  would {action} {folder.path}")
             return
 
@@ -162,32 +162,43 @@ def run_comparison(
         console = progress_console(quiet=settings.quiet or not folder.first)
         display = lab.Progress(console, plain=settings.plain)
         keep_compiled_programs(display.note)
-        try:
-            with (
-                contextlib.closing(lab.Trackers(trackers, config.name, display.note)) as tracking,
-                interruptible() as asked,  # only here: after training there is nothing to wait for
-            ):
-                summary = lab.run_comparison(
-                    config,
-                    folder,
-                    display,
-                    asked,
-                    callbacks=[tracking],
-                    verbose=settings.verbose,
-                    data_dir=settings.data_dir,
-                    devices=devices,
-                    execution=execution,
-                    fresh=fresh,
-                )
-        except lab.Stopped:
-            if folder.first:
-                _say_stopped(folder.path)
-            raise typer.Exit(INTERRUPTED) from None
+        with (
+            stoppable(folder) as asked,
+            contextlib.closing(lab.Trackers(trackers, config.name, display.note)) as tracking,
+        ):
+            summary = lab.run_comparison(
+                config,
+                folder,
+                inputs,
+                display,
+                asked,
+                callbacks=[tracking],
+                verbose=settings.verbose,
+                fresh=fresh,
+            )
         if folder.first:
             show_comparison(folder.path, summary, console)
         fail_for_failures(
             f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]
         )
+
+
+@contextlib.contextmanager
+def stoppable(folder: Any) -> Iterator[Callable[[], bool]]:
+    """Lets the user stop training by Ctrl-C: yields a function that returns whether it was pressed.
+
+    Raises:
+        typer.Exit: the user stopped it; everything is saved in the folder.
+    """
+    from fedjax_bal.lab import Stopped
+
+    try:
+        with interruptible() as asked:
+            yield asked
+    except Stopped:
+        if folder.first:
+            Output().say(f"\nStopped; everything is saved in {folder.path}. Run the command again to resume.")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _describe(plan: Any, folders: Any, inputs: Any, together: int | None, place: str) -> None:
@@ -199,7 +210,7 @@ def _describe(plan: Any, folders: Any, inputs: Any, together: int | None, place:
         Output().say(line)
 
 
-def run_sweep(
+def start_sweep(
     plan: Any,
     settings: Settings,
     together: int | None,
@@ -231,10 +242,10 @@ def run_sweep(
         )
         initial = folder.read_devices()
         args.split_cpu_for([point.config for point in sweep.points], settings.devices or initial)
+        inputs = lab.SharedInputs(settings.data_dir, settings.devices, initial, plan=settings.dry_run)
         if settings.dry_run:
             rest = sweep.part(part)
             folders = {point.label: folder.point(point.label) for point in rest.points}
-            inputs = lab.SharedInputs(settings.data_dir, settings.devices, initial, plan=True)
             action = "resume in" if folder.exists() else "be written to"
             _describe(rest, folders, inputs, together, f"  would {action} {folder.path}")
             return
@@ -248,32 +259,24 @@ def run_sweep(
             contextlib.closing(lab.Trackers(trackers, sweep.name, display.note, sweep=True))
         )
         failed_parts: list[str] = []
-        stopped = False
-        with interruptible() as asked:
+        with stoppable(folder) as asked:
             if on_ray:
                 folder.begin(sweep.text, sweep.configs)
                 session.close()  # the parts lock their points
-                failed_parts, stopped = _train_on_ray(plan, folder, settings, together, address, track, asked)
-                if not stopped:
-                    folder, sweep = lab.claim_sweep_folder(session, plan, part, folder.path, Output().say)
-            if not stopped:
-                keep_compiled_programs(console.say)
-                rows, stopped = lab.run_sweep(
-                    sweep,
-                    folder,
-                    display,
-                    data_dir=settings.data_dir and str(settings.data_dir.absolute()),
-                    devices=settings.devices,
-                    should_stop=asked,
-                    callbacks=[tracking],
-                    most=together,
-                    initial_devices=initial,
-                    verbose=settings.verbose,
-                    only_table=on_ray,
-                )
-    if stopped:
-        _say_stopped(folder.path)
-        raise typer.Exit(INTERRUPTED)
+                failed_parts = _train_on_ray(plan, folder, settings, together, address, track, asked)
+                folder, sweep = lab.claim_sweep_folder(session, plan, part, folder.path, Output().say)
+            keep_compiled_programs(console.say)
+            rows = lab.run_sweep(
+                sweep,
+                folder,
+                inputs,
+                display,
+                asked,
+                callbacks=[tracking],
+                most=together,
+                verbose=settings.verbose,
+                only_table=on_ray,
+            )
     show_sweep(folder)
     fail_for_failures(
         f"{row['point']}, {row['method']}, seed {row['seed']}: {row['status']}: {row['failure']}"
@@ -292,8 +295,8 @@ def _train_on_ray(
     address: str | None,
     track: Sequence[str],
     should_stop: Callable[[], bool],
-) -> tuple[list[str], bool]:
-    """Trains the parts of a sweep on a cluster; returns why some have failed, and whether the user has stopped it."""
+) -> list[str]:
+    """Trains the parts of a sweep on a cluster; returns why some have failed."""
     from fedjax_bal.cli.ray import train_on_ray
     from fedjax_bal.plugins import loaded_plugins
 
@@ -311,7 +314,3 @@ def _train_on_ray(
         note=Output().say,
         should_stop=should_stop,
     )
-
-
-def _say_stopped(folder: Path) -> None:
-    Output().say(f"\nStopped; everything is saved in {folder}. Run the command again to resume.")

@@ -11,9 +11,8 @@ import typer
 
 from fedjax_bal.caches import keep_compiled_programs
 from fedjax_bal.cli import arguments as args
-from fedjax_bal.cli.console import Output, interruptible, messages, progress_console
-from fedjax_bal.cli.running import Settings, run_comparison
-from fedjax_bal.cli.start import INTERRUPTED
+from fedjax_bal.cli.console import Output, messages, progress_console
+from fedjax_bal.cli.running import Settings, start_comparison, stoppable
 
 
 def search(
@@ -60,25 +59,22 @@ def search(
         console = progress_console(quiet=quiet)
         with contextlib.ExitStack() as session:
             folder = lab.claim_search_folder(session, plan, out, Output().say)
-            args.split_cpu_for([plan.config], count or folder.read_devices())
+            initial = folder.read_devices()
+            args.split_cpu_for([plan.config], count or initial)
             keep_compiled_programs(console.say)
             for line in _announce(plan, trials, folder.path):
                 console.say(line)
-            with interruptible() as asked:
+            with stoppable(folder) as asked:
                 results = lab.run_search(
                     plan,
                     folder,
+                    lab.SharedInputs(data_dir, count, initial),
                     lab.Progress(console, plain=plain),
+                    asked,
                     trials=trials,
                     together=together,
-                    data_dir=data_dir and str(data_dir.absolute()),
-                    devices=count,
-                    should_stop=asked,
                     verbose=verbose,
                 )
-            if results is None:
-                console.say(f"\nStopped; everything is saved in {folder.path}. Run the command again to resume.")
-                raise typer.Exit(INTERRUPTED)
             closing = Output()
             for line in _describe(plan, results, closing.room):
                 closing.say(line)
@@ -90,7 +86,7 @@ def search(
             comparison = folder.comparison(max(result.trials for result in results))
             settings = Settings(comparison.path, data_dir, count, False, plain, quiet, verbose)
             try:
-                run_comparison(plan.compared(best), settings, None, fresh=False)
+                start_comparison(plan.compared(best), settings, None, fresh=False)
                 if len(plan.config.methods) > 1:
                     closing.say(_gains(best, comparison.read_summary()["runs"], closing.room))
             finally:

@@ -3,7 +3,6 @@
 The two newest are kept: if the newest is damaged, the run resumes from the one before it.
 """
 
-import contextlib
 import hashlib
 import io
 import json
@@ -52,7 +51,7 @@ def save(folder: Path, round: int, tree: Any) -> Path:
     return file
 
 
-def read(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
+def read(file: Path) -> dict[str, np.ndarray]:
     """Reads the arrays of a checkpoint by name; checks every byte and unpickles nothing.
 
     Raises:
@@ -61,8 +60,7 @@ def read(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
         OSError: the file can't be read; its content may be intact.
     """
     try:
-        opened = open_file(file) if isinstance(file, Path) else contextlib.nullcontext(file)
-        with opened as stream, zipfile.ZipFile(stream) as archive:
+        with open_file(file) as stream, zipfile.ZipFile(stream) as archive:
             manifest = json.loads(archive.read(_MANIFEST))
             if manifest["format"] != _FORMAT:
                 raise StateError(f"{file}: its format is {manifest['format']!r}, this version reads {_FORMAT}")
@@ -81,7 +79,7 @@ def read(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
         raise CheckpointError(f"{file}: damaged ({error})") from error
 
 
-def load(file: Path | IO[bytes], template: Any) -> Any:
+def load(file: Path, template: Any) -> Any:
     """Reads a checkpoint into a pytree like the template. Raises the same errors as `read` and `fit`."""
     return fit(read(file), template)
 
@@ -130,13 +128,6 @@ def generations(folder: Path) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted((folder / name for name in names if _NAME.fullmatch(name)), key=round_of, reverse=True)
-
-
-def encode(tree: Any) -> bytes:
-    """Returns the content of a checkpoint file."""
-    buffer = io.BytesIO()
-    _write(buffer, tree)
-    return buffer.getvalue()
 
 
 def _write(stream: IO[bytes], tree: Any) -> None:

@@ -1,6 +1,5 @@
 """A comparison: runs of several methods and seeds on one federation, in a folder or in memory."""
 
-import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from fedjax_bal.lab.setup import Setup, SharedInputs, set_up
 from fedjax_bal.lab.summary import Cost, total
 from fedjax_bal.lab.training_line import training_line
 from fedjax_bal.metrics import RunHistory, summarise_run
-from fedjax_bal.target import target_platform
 
 
 class MemoryFolder:
@@ -135,17 +133,17 @@ class Comparison:
         self._describe = describe
         self._idle = False
 
-    def resume(self, config: Any, execution: RecordedExecution | None = None, *, retry_diverged: bool = True) -> None:
+    def resume(self, config: Any, *, retry_diverged: bool = True) -> None:
         """Loads every run from its newest checkpoint, then prepares the folder for this session.
 
         Args:
             config: the configuration, or what else the folder writes into `config.yaml`.
-            execution: the devices and settings with which the runs began; None before the first session.
             retry_diverged: train a run again that diverged in an earlier session.
 
         Raises:
             FolderError: the folder can't resume; nothing in it is changed.
         """
+        execution = processes().from_first(self.folder.read_execution)
         if not retry_diverged:
             earlier = summary.known_runs(self.before)
             for run in self.runs:
@@ -184,10 +182,8 @@ class Comparison:
 
     def _settle_strategies(self, first: RecordedExecution) -> dict[str, str]:
         """Makes runs continue with the strategies that they started with, and returns these by method."""
-        # Older versions took the platform's strategy for all networks.
-        older = "map" if target_platform() == "cpu" else "vmap"
         for run in self.runs:
-            strategy = older if first.strategies is None else first.strategies.get(run.id.method)
+            strategy = first.strategies.get(run.id.method)
             if strategy and run.simulation.execution.strategy == "auto":
                 run.simulation.set_strategy(strategy)
         return {run.id.method: run.simulation.setting.layout.strategy for run in self.runs}
@@ -352,14 +348,12 @@ def _describe(config: Config, setup: Setup, inputs: SharedInputs) -> dict[str, A
 def run_comparison(
     config: Config,
     folder: RunFolder,
+    inputs: SharedInputs,
     display: Progress,
     should_stop: Callable[[], bool],
     *,
     callbacks: Sequence[Callback] = (),
     verbose: bool = False,
-    data_dir: str | os.PathLike | None = None,
-    devices: str | int | None = None,
-    execution: RecordedExecution | None = None,
     fresh: bool = False,
 ) -> Mapping[str, Any]:
     """Trains the unfinished runs of a configuration; returns the summary, which is also saved.
@@ -367,23 +361,20 @@ def run_comparison(
     Args:
         config: the configuration, with a chosen form of convolution.
         folder: its run folder, already claimed.
+        inputs: where its data are, and the devices that share the work.
         display: the progress display.
         should_stop: called between dispatches; True ends the session.
         callbacks: further callbacks, such as trackers.
         verbose: shows each compiled program, too.
-        data_dir: the folder with the data set's files, unless they are embedded.
-        devices: number of devices that share the work; overrides the configuration unless None.
-        execution: the devices and settings with which the folder's runs began; None before the first session.
         fresh: start over, regardless of the folder's content.
 
     Raises:
         Stopped: `should_stop` returned True.
     """
-    inputs = SharedInputs(data_dir, devices, execution and execution.devices)
     comparison = open_comparison(config, folder, display.note, inputs, fresh=fresh)
     for line in (*inputs.data_lines(), f"training: {training_line(resolved_sheet(config))}"):
         display.note(line)
-    comparison.resume(config, execution)
+    comparison.resume(config)
     units: dict[Hashable, WorkUnit] = {
         run.id: WorkUnit(
             run.id.method,

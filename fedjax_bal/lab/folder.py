@@ -82,12 +82,12 @@ class RecordedExecution(NamedTuple):
     Attributes:
         devices: number of devices that share the work.
         settings: jax's settings that affect random numbers and rounding, by name.
-        strategies: what `execution.strategy: auto` was resolved to, by method; None in folders of older versions.
+        strategies: what `execution.strategy: auto` was resolved to, by method.
     """
 
     devices: int
     settings: Mapping[str, str]
-    strategies: Mapping[str, str] | None = None
+    strategies: Mapping[str, str]
 
 
 def run_name(method: str, seed: int) -> str:

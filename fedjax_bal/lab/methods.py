@@ -295,7 +295,7 @@ def train_methods(
         return comparison, folder.read(sheet)
     with folder.claimed_by(sheet):
         comparison = Comparison(runs, folder, note, describe)
-        comparison.resume(sheet, folder.read_execution())
+        comparison.resume(sheet)
         for simulation in simulations.values():
             simulation.scratch = folder.path
         train_comparison(comparison, callbacks, stacked=stacked)

@@ -135,7 +135,7 @@ class Run:
             self._unwritten_s = 0.0
             self.folder.append_metrics(lines)
             self.lines += lines
-        self.cost = self.cost.after(seconds, [result])
+        self.cost = self.cost.after(seconds, result.client_updates, result.samples)
         if result.faults:
             self.note(f"{self.title}: {describe_faults(result.faults)}")
         self.snapshot = result.snapshot._replace(state=None)

@@ -66,16 +66,15 @@ class _KeptPrograms(Callback):
 def run_search(
     search: Search,
     folder: SearchFolder,
+    inputs: SharedInputs,
     display: Progress,
+    should_stop: Callable[[], bool],
     *,
     trials: int,
     together: int | None = None,
-    data_dir: str | None = None,
-    devices: str | int | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
     verbose: bool = False,
-) -> list[SearchResult] | None:
-    """Trains the trials of each method that are left, and returns the best ones; None if the user has stopped it.
+) -> list[SearchResult]:
+    """Trains the trials of each method that are left, and returns the best ones.
 
     The first trial has the configuration's own values, if they are within the ranges. The others of the first batch are
     quasi-random, later ones by Optuna's tree-structured Parzen estimator from the results of all batches before.
@@ -85,20 +84,19 @@ def run_search(
     Args:
         search: the search.
         folder: its folder, claimed.
+        inputs: where the data are, and the devices that share the work.
         display: shows the progress.
+        should_stop: called between dispatches; True ends the session.
         trials: the number of trials of each method.
         together: the number of trials that are drawn and trained together; None for a quarter of them, at least 8.
-        data_dir: the folder with the data set's files, unless they are embedded.
-        devices: number of devices that share the work; overrides the configuration unless None.
-        should_stop: called between dispatches; True ends the session.
         verbose: shows each compiled program, too.
 
     Raises:
         FolderError: no trial of a method has a result, or the folder can't be used.
+        Stopped: `should_stop` returned True.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     together = min(together or max(8, -(-trials // 4)), trials)
-    inputs = SharedInputs(data_dir, devices, folder.read_devices())
     results = []
     for method in search.methods:
         study = _open_study(folder.journal, search, method)
@@ -110,18 +108,16 @@ def run_search(
             rows: list[dict[str, Any]] = []
             if sweep is not None:
                 with points.claimed(sweep) as settled:
-                    rows, stopped = run_sweep(
+                    rows = run_sweep(
                         settled,
                         points,
+                        inputs,
                         display,
-                        should_stop=should_stop,
+                        should_stop,
                         callbacks=[programs],
                         verbose=verbose,
-                        inputs=inputs,
                         announce=announce,
                     )
-                if stopped:
-                    return None
                 announce = False
             for number in waiting:
                 if number in refused:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_bal.data import extra_bytes
-from fedjax_bal.engine.host import DispatchResult, Simulation
+from fedjax_bal.engine.host import Simulation
 from fedjax_bal.lab.records import ClientResults, Composition, MiniBatches, Partition
 from fedjax_bal.lab.setup import Setup
 from fedjax_bal.lab.splits import RowsUsed
@@ -35,12 +35,11 @@ class Cost(NamedTuple):
         """Returns a saved cost; further keys of a later version are ignored."""
         return cls(*(values[name] for name in cls._fields))
 
-    def after(self, seconds: float, results: Iterable[DispatchResult]) -> "Cost":
-        """Adds the cost of one dispatch."""
-        dispatches = list(results)
-        updates = sum(result.client_updates for result in dispatches)
-        samples = sum(result.samples for result in dispatches)
-        return Cost(self.compile_s, self.train_s + seconds, self.client_updates + updates, self.samples + samples)
+    def after(self, seconds: float, client_updates: int, samples: int) -> "Cost":
+        """Adds the cost of a dispatch."""
+        return Cost(
+            self.compile_s, self.train_s + seconds, self.client_updates + client_updates, self.samples + samples
+        )
 
     def rates(self) -> dict[str, float | None]:
         """Computes training rates, excluding compilation; None before any training."""

@@ -1,7 +1,6 @@
 """A sweep: a list of comparisons, whose runs train in batches of equal programs, and the table of their results."""
 
 import dataclasses
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ from fedjax_bal.lab.loop import (
     Callback,
     DispatchStats,
     RunBatch,
-    Stopped,
     batch_runs,
     compiled_ahead,
     steps_per_round,
@@ -111,9 +109,7 @@ class SweepTable(Callback):
     def stepped(self, batch: RunBatch, step: DispatchStats) -> None:
         """Adds the cost of a dispatch, and the runs that it has finished."""
         program, cost = self._costs[batch]
-        seconds = cost.train_s + step.seconds
-        updates = cost.client_updates + step.client_updates
-        self._costs[batch] = program, Cost(cost.compile_s, seconds, updates, cost.samples + step.samples)
+        self._costs[batch] = program, cost.after(step.seconds, step.client_updates, step.samples)
         self.update()
 
     def update(self) -> None:
@@ -224,45 +220,38 @@ class BatchProgress(Callback):
 def run_sweep(
     sweep: Sweep,
     folder: SweepFolder,
+    inputs: SharedInputs,
     display: Progress,
+    should_stop: Callable[[], bool],
     *,
-    data_dir: str | os.PathLike | None = None,
-    devices: str | int | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
     callbacks: Sequence[Callback] = (),
     most: int | None = None,
-    initial_devices: int | None = None,
     verbose: bool = False,
     only_table: bool = False,
-    inputs: SharedInputs | None = None,
     announce: bool = True,
-) -> tuple[list[dict[str, Any]], bool]:
-    """Trains the unfinished runs of a sweep, or of one part of it, and writes the table.
+) -> list[dict[str, Any]]:
+    """Trains the unfinished runs of a sweep, or of one part of it; writes the table, and returns its rows.
 
     A run that diverges or can't be trained is recorded, and the others continue.
 
     Args:
         sweep: the sweep, as its claimed folder yields it.
         folder: its folder, claimed.
+        inputs: where the data are, and the devices that share the work.
         display: shows outline and progress.
-        data_dir: the folder with the data set's files, unless they are embedded.
-        devices: number of devices that share the work; overrides the configurations unless None.
         should_stop: called between dispatches; True ends the session.
         callbacks: further callbacks.
         most: maximum number of runs per batch; None for as many as fit into memory.
-        initial_devices: number of devices with which the folder's runs began; None before the first session.
         verbose: shows each compiled program, too.
         only_table: train nothing: other processes have trained the parts.
-        inputs: data sets and partitions that several calls share; they replace the arguments that describe them.
         announce: shows what there is to train, the data, and how they are trained on.
 
-    Returns:
-        The rows of the table, and whether the user stopped the sweep.
+    Raises:
+        Stopped: `should_stop` returned True.
     """
     folder.begin(sweep.text, sweep.configs)
     others = folder.other_points(sweep.configs)
     sweep = sweep.part(folder.part)
-    inputs = inputs or SharedInputs(data_dir, devices, initial_devices)
     table = SweepTable(sweep, folder)
 
     callbacks = [PostTraining(), table, BatchProgress(display, verbose=verbose), *callbacks]
@@ -285,20 +274,17 @@ def run_sweep(
             method_names(batch), title, batch.rounds, program=batch.program, steps=steps, runs=len(batch.runs)
         )
     display.start(units)
-    stopped = False
     began = time.monotonic()
     try:
         _train_batches(table, batches, callbacks, should_stop, display.note)
-    except Stopped:
-        stopped = True
     finally:
         display.stop()
         rows = table.finish()
         if folder.part is None:
             folder.finish()
-    if table.cost.train_s:
-        display.note(table.cost.in_words(time.monotonic() - began))
-    return rows, stopped
+        if table.cost.train_s:
+            display.note(table.cost.in_words(time.monotonic() - began))
+    return rows
 
 
 def _open_points(
@@ -317,9 +303,8 @@ def _open_points(
                 raise table.folder.refused[point.label]
             check_methods(point.config, "")
             folder.create()
-            execution = folder.read_execution()
             comparison = open_comparison(point.config, folder, note_point, inputs)
-            comparison.resume(point.config, execution, retry_diverged=False)
+            comparison.resume(point.config, retry_diverged=False)
             runs += unfinished(comparison.runs, callbacks)
             table.add(point.label, comparison)  # last: the table must not write into a folder that can't resume
         except ValueError as error:

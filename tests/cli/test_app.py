@@ -224,7 +224,7 @@ def test_another_sweep_takes_the_next_folder_and_says_so(here, monkeypatch):
         for label, config in plan.configs.items():
             folder.point(label).create()
             folder.point(label).begin(config, fresh=False)
-        return [], False
+        return []
 
     monkeypatch.setattr("fedjax_bal.lab.run_sweep", begin)
     monkeypatch.setattr(running, "show_sweep", lambda folder: None)

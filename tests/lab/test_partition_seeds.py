@@ -39,7 +39,7 @@ def test_methods_share_the_partition_of_a_seed(tmp_path):
 @pytest.mark.slow
 def test_a_sweep_trains_all_partitions_in_one_program(both, tmp_path):
     axis, seeds = "sweep: [{training.optimizer.learning_rate: [0.05]}]", ("seeds=[0, 1]", "partition_seeds=[3, 4]")
-    rows, _, _ = small_sweep.carry(small_sweep.sweep(tmp_path, axis, *OPTIONS, *seeds), tmp_path / "swept")
+    rows, _ = small_sweep.carry(small_sweep.sweep(tmp_path, axis, *OPTIONS, *seeds), tmp_path / "swept")
     last = {(line["method"], line["seed"]): line["test_accuracy"] for line in small_run.metrics(both)}
     found = {(row["method"], row["seed"]): row["final_accuracy"] for row in rows}
     assert found == pytest.approx(last, abs=0.002)

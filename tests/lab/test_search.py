@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fedjax_bal.config import ConfigError
 from fedjax_bal.engine.host import executable
-from fedjax_bal.lab import Progress, SearchFolder, load_run, search, setup
+from fedjax_bal.lab import Progress, SearchFolder, SharedInputs, Stopped, load_run, search, setup
 from fedjax_bal.lab.errors import ForeignFolderError
 from fedjax_bal.lab.search import run_search
 from fedjax_bal.lab.search_plan import MethodSearch, plan_search
@@ -26,13 +26,14 @@ def plan(tmp_path, *changes, **options):
     return plan_search(file, [*CHANGES, *(changes or [RATE])], **options)
 
 
-def carry(wanted, path, trials=8, together=4, **options):
+def carry(wanted, path, trials=8, together=4, should_stop=lambda: False, **options):
     """A session: what was found, and what was said."""
     folder = SearchFolder(path)
     console = Console(record=True, width=400, file=io.StringIO())
     with folder.claimed(wanted):
+        inputs = SharedInputs(None, 1, folder.read_devices())
         display = Progress(console, plain=True)
-        found = run_search(wanted, folder, display, trials=trials, together=together, devices=1, **options)
+        found = run_search(wanted, folder, inputs, display, should_stop, trials=trials, together=together, **options)
     return found, console.export_text()
 
 
@@ -97,7 +98,8 @@ def test_a_search_that_was_killed_goes_on_to_the_same_trials(searched, tmp_path,
         with pytest.raises(ZeroDivisionError):
             carry(wanted, tmp_path / "out")
     assert [state for *_, state, _ in trials_of(tmp_path / "out")] == ["RUNNING"] * 4
-    assert carry(wanted, tmp_path / "out", should_stop=lambda: True)[0] is None
+    with pytest.raises(Stopped):
+        carry(wanted, tmp_path / "out", should_stop=lambda: True)
     assert [state for *_, state, _ in trials_of(tmp_path / "out")] == ["COMPLETE"] * 4 + ["RUNNING"] * 4
     again, said = carry(wanted, tmp_path / "out")
     assert trials_of(tmp_path / "out") == trials_of(path)

@@ -36,8 +36,7 @@ def watched(tmp_path_factory):
     tmp_path, tables = tmp_path_factory.mktemp("sweep"), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedjax_bal.lab.sweep._SHARE", 1e9)
-        rows, stopped, said = carry(sweep(tmp_path), tmp_path / "out", should_stop=watch(tmp_path / "out", tables))
-    assert not stopped
+        rows, said = carry(sweep(tmp_path), tmp_path / "out", should_stop=watch(tmp_path / "out", tables))
     return tmp_path / "out", rows, said, tables
 
 
@@ -111,8 +110,8 @@ def test_a_thread_compiles_the_next_program_and_all_runs_end_in_the_same_bits(tm
         monkeypatch.setattr(executable, "_PROGRAMS", executable.WeakValueDictionary())
         monkeypatch.setattr(loop, "program_of", ask)
         monkeypatch.setattr(loop, "open_stack", opened)
-        rows, stopped, _ = carry(plan, tmp_path / name)
-        assert not stopped and [row["status"] for row in rows] == ["done"] * 4
+        rows, _ = carry(plan, tmp_path / name)
+        assert [row["status"] for row in rows] == ["done"] * 4
         assert threads == [place] * 2  # one for each batch size, whoever needs it first
         threads.clear()
     ahead, alone = outcome(tmp_path / "ahead"), outcome(tmp_path / "alone")
@@ -164,14 +163,13 @@ def test_runs_come_to_what_they_come_to_alone(finished, tmp_path):
 @pytest.mark.slow
 def test_a_stopped_sweep_goes_on_and_does_nothing_twice(finished, tmp_path):
     path, plan = tmp_path / "out", sweep(tmp_path, RATES, FEDAVG)
-    _, stopped, _ = carry(plan, path, should_stop=lambda: True)
-    assert stopped
-    rows, stopped, said = carry(plan, path)
-    assert not stopped and "2 of 3 runs to train" in said  # one diverged in the first dispatch
+    assert carry(plan, path, should_stop=lambda: True)[0] is None
+    rows, said = carry(plan, path)
+    assert "2 of 3 runs to train" in said  # one diverged in the first dispatch
     figures = lambda table: [(row["status"], row["final_accuracy"], row["traffic_bytes"]) for row in table]
     known = [row for row in finished[1] if row["method"] == "fedavg" and row["partition.samples_per_client"] == 40]
     assert figures(rows) == figures(known)
-    again, _, said = carry(plan, path)
+    again, said = carry(plan, path)
     assert "0 of 3 runs to train" in said
     assert figures(again) == figures(known)
 
@@ -180,9 +178,9 @@ def test_a_stopped_sweep_goes_on_and_does_nothing_twice(finished, tmp_path):
 def test_points_that_a_continued_sweep_leaves_out_are_named(tmp_path):
     path, axes = tmp_path / "out", "sweep: [{{training.optimizer.learning_rate: [0.05, {}]}}]"
     on_page = "earlier points that are not in this sweep or its tables: learning_rate=0.2."
-    _, _, said = carry(sweep(tmp_path, axes.format(0.2), FEDAVG), path)
+    _, said = carry(sweep(tmp_path, axes.format(0.2), FEDAVG), path)
     assert "earlier points" not in said and "earlier points" not in write_sweep_page(path).read_text()
-    assert "that are not in this sweep or its table: 1" in carry(sweep(tmp_path, axes.format(0.4), FEDAVG), path)[2]
+    assert "that are not in this sweep or its table: 1" in carry(sweep(tmp_path, axes.format(0.4), FEDAVG), path)[1]
     assert on_page in write_sweep_page(path).read_text()
 
 
@@ -243,12 +241,12 @@ def test_a_run_that_stopped_early_is_done_and_one_that_diverged_keeps_its_lines(
     changes = [FEDAVG, "evaluation={every: 1, validation: {per_class: 5}}", "training.rounds=6"]
     changes += ["training.early_stopping={patience: 1, min_delta: 0.9}", "execution.rounds_per_dispatch=1"]
     axes = "sweep: [{training.optimizer.learning_rate: [0.05, 4.0e+18]}]"
-    rows, _, _ = carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
+    rows, _ = carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
     assert [row["status"] for row in rows] == ["done", "diverged"]
     assert rows[0]["stopped_early"] == rows[0]["rounds"] == 2
     assert "1 of 2 runs stopped early, the first after 2 rounds." in results(tmp_path / "out")[1]
     lines = [small_run.metrics(folder) for folder in sorted((tmp_path / "out" / "points").iterdir())]
-    again, _, said = carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
+    again, said = carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
     assert "0 of 2 runs to train" in said
     assert again == rows
     assert [small_run.metrics(folder) for folder in sorted((tmp_path / "out" / "points").iterdir())] == lines
@@ -259,7 +257,7 @@ def test_more_rounds_and_seeds_come_to_the_same_bits(tmp_path):
     # Rounds are evaluated by twos, and two are in a dispatch: 3 ends neither.
     few, asked = ("training.rounds=3", "seeds=[0]"), ("training.rounds=4", "seeds=[0, 1]")
     carry(sweep(tmp_path, RATES, *few), tmp_path / "out")
-    _, _, said = carry(sweep(tmp_path, RATES, *asked), tmp_path / "out")
+    _, said = carry(sweep(tmp_path, RATES, *asked), tmp_path / "out")
     assert "10 of 12 runs to train" in said  # two have diverged
     carry(sweep(tmp_path, RATES, *asked), tmp_path / "at once")
     assert outcome(tmp_path / "out") == outcome(tmp_path / "at once")
@@ -277,13 +275,13 @@ def test_more_rounds_and_seeds_come_to_the_same_bits(tmp_path):
 @pytest.mark.slow
 def test_three_parts_come_to_one_sweep(tmp_path):
     plan = sweep(tmp_path, "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2, 0.4]}]", FEDAVG)
-    rows, _, _ = carry(plan, tmp_path / "whole", most=1)
+    rows, _ = carry(plan, tmp_path / "whole", most=1)
     out = tmp_path / "parts"
     labels = [[row["point"] for row in carry(plan, out, part=(number, 3), most=1)[0]] for number in (1, 2, 3)]
     every = [point.label for point in plan.points]
     assert labels == [[every[0], every[3]], [every[1]], [every[2]]]
     assert not (out / "results.csv").exists() and not (out / "SHA256SUMS").exists()
-    joined, _, said = carry(plan, out, most=1)
+    joined, said = carry(plan, out, most=1)
     assert "0 of 4 runs to train" in said
     assert outcome(out) == outcome(tmp_path / "whole")
     times = ("compile_s", "client_updates_per_s", "samples_per_s", "program", "device_bytes")
@@ -304,9 +302,9 @@ def test_a_point_that_another_process_trains_is_left_to_it(tmp_path):
     with SweepFolder(out).claimed(plan), pytest.raises(FolderError, match="another process is using this folder"):
         carry(plan, out, part=(1, 2))
     with SweepFolder(out).point(first.label).claimed(first.config):
-        [row], stopped, _ = carry(plan, out, part=(1, 2))
+        [row], _ = carry(plan, out, part=(1, 2))
         first, second = carry(plan, out)[0]
-    assert not stopped and row["status"] == "refused" and "another process is using" in row["failure"]
+    assert row["status"] == "refused" and "another process is using" in row["failure"]
     assert (first["status"], first["failure"], second["status"]) == ("refused", row["failure"], "done")
 
 
@@ -325,7 +323,7 @@ def test_points_begun_with_other_data_are_refused_and_left_as_they_are(finished,
     read = lambda: {file: file.read_bytes() for file in path.glob("points/*/metrics.jsonl")}
     before = read()
     monkeypatch.setattr(setup.SharedInputs, "fingerprint", lambda self, config: np.zeros(32, np.uint8))
-    rows, _, said = carry(sweep(tmp_path), path)
+    rows, said = carry(sweep(tmp_path), path)
     assert "started with different images" in said and "refused" in {row["status"] for row in rows}
     assert read() == before
 
@@ -341,8 +339,8 @@ def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
     for kind in (stack.SingleRun, stack.StackedRuns):
         monkeypatch.setattr(kind, "compile", refuse)
     axes = "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2]}]"
-    rows, stopped, _ = carry(sweep(tmp_path, axes, FEDAVG), tmp_path / "out")
-    assert not stopped and sorted(tried) == [1, 1, 1, 2, 3]
+    rows, _ = carry(sweep(tmp_path, axes, FEDAVG), tmp_path / "out")
+    assert sorted(tried) == [1, 1, 1, 2, 3]
     assert {(row["status"], row["failure"]) for row in rows} == {("failed", "needs 7.0 GB")}
 
 
