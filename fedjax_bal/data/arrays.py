@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_bal.annotations import ProperShare, Seed, check
 from fedjax_bal.data.held_out import split_test_rows, split_test_users
-from fedjax_bal.data.inputs import check_held, check_one_type, stored_inputs
+from fedjax_bal.data.inputs import are_whole, check_held, check_one_type, stored_inputs
 from fedjax_bal.data.npz_file import by
 from fedjax_bal.data.reading import reading, shortened
 from fedjax_bal.types import Dataset
@@ -163,7 +163,7 @@ def as_read(what: str, columns: Sequence[np.ndarray]) -> list[np.ndarray]:
         columns: `[D]` each, integers or texts: training and test rows, for instance, of which all become one type.
 
     Raises:
-        ValueError: one number in two forms.
+        ValueError: one number in two forms, if texts stay as they are written.
 
     Example:
         >>> as_read("clients", [np.array(["10", "9 "]), np.array([9])])
@@ -284,10 +284,11 @@ def _named_rows(name: str, values: np.ndarray, known: Iterable[str] = ()) -> np.
         kinds = sorted({type(value).__name__ for value in array.tolist()})
         raise ValueError(f"{name} holds values of type {', '.join(kinds)}; expected integers or texts, all of one type")
     if array.dtype.kind == "f":
-        whole = (array == np.rint(array)) & (np.abs(array) < 2**53)
+        whole = are_whole(array)
         if not whole.all():
             row = int(np.argmin(whole))
-            raise ValueError(f"{name} holds {array[row]} in row {row}; expected integers or texts")
+            near = f", which {array.dtype} doesn't tell from its neighbours" * bool(array[row] == np.rint(array[row]))
+            raise ValueError(f"{name} holds {array[row]} in row {row}{near}; expected integers or texts")
         return array.astype(np.int64)
     return array
 

@@ -163,6 +163,10 @@ def stack(source: str, examples: Iterable[Any], layout: ItemLayout = "either") -
                 f"{source}: received inputs of shapes {inputs[0].shape} and {array.shape}, must be of one shape: "
                 f"{'pad them to one length, texts with 0 at the end (data.pad)' if texts else remedy}"
             )
+        if inputs and (array.dtype == np.uint8) != (inputs[0].dtype == np.uint8):
+            raise DataError(
+                f"{place} is of {array.dtype}, and example 0 of {inputs[0].dtype}: give all one type and scale"
+            )
         if labels and (label.dtype.kind in "USO") != (labels[0].dtype.kind in "USO"):
             raise DataError(f"{place} has {label} as its label, and example 0 has {labels[0]}: give texts, or numbers")
         inputs.append(array)

@@ -1,5 +1,6 @@
 """The federation: a partitioned data set with every image stored once."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, overload
@@ -128,6 +129,9 @@ def federate(
         images = dataset.train_images
         labels = dataset.train_labels
         num_classes = len(dataset.class_names)
+        (name, times), *_ = Counter(str(name).strip() for name in dataset.class_names).most_common(1)
+        if times > 1:
+            raise ValueError(f"class_names: received {name!r} {times} times, must be a different name for each class.")
         mean = dataset.mean if mean is None else mean
         std = dataset.std if std is None else std
         if mean is None or std is None:
@@ -140,6 +144,11 @@ def federate(
     images, labels = checked_examples(images, labels, most=num_classes - 1)
     means = per_channel("mean", 0.0 if mean is None else mean, num_channels(images))
     stds = per_channel("std", 1.0 if std is None else std, num_channels(images), positive=True)
+    if images.dtype == np.uint8 and means.max() > 1:
+        raise ValueError(
+            f"mean={means.tolist()}, std={stds.tolist()}: bytes are scaled to [0, 1] before they are normalised: "
+            "divide constants for the scale from 0 to 255 by 255."
+        )
     if are_tokens(images) and (means, stds) != (0, 1):
         raise ValueError(
             f"mean={means.tolist()}, std={stds.tolist()}: integers are token ids, which aren't normalised; leave the "

@@ -15,6 +15,7 @@ from fedjax_bal.data.inputs import to_array
 from fedjax_bal.data.reading import DataError, reading, shortened
 from fedjax_bal.data.table import (
     InputTable,
+    categorical,
     check_categories,
     input_matrix,
     input_names,
@@ -62,8 +63,9 @@ def from_huggingface(
         inputs: the column of inputs: images, see `plain_picture` for their pixels; arrays or lists of numbers of one
             length, of which `uint8` is pixels and other integers are token ids; or a list of columns with a number
             each, or `categories`, which become feature vectors. By default the column of pictures, or `image`; without
-            either, all columns but those of labels and clients.
-        label: the column of labels, integers or texts.
+            either, all columns of the split's format but those of labels and clients.
+        label: the column of labels, integers or texts, which are the names of the classes, unless it is a `ClassLabel`
+            or there are `class_names`.
         clients: the column of users, for a natural partition. If the test split has it, too, its rows keep their users.
             Users of a `ClassLabel` have its names.
         class_names: C names. Necessary if the labels of only one split have names; those of the other are then
@@ -123,6 +125,9 @@ def from_huggingface(
             columns |= {name: _with_names(where, rows, name, columns[name]) for name in categories if name in chosen}
             table = InputTable(where, columns)
             names = with_categories(table, chosen, categories, keys) if half == "train" else names
+            coded = [name for name in chosen if name not in categories and hasattr(rows.features[name], "names")]
+            if coded:
+                raise categorical(where, coded[0])
             if inputs is None and half == "train":
                 refuse_record_numbers(table, names)
             arrays[f"{half}_images"] = input_matrix(table, names, keys)
@@ -132,6 +137,10 @@ def from_huggingface(
         if clients in keys:
             arrays[f"{half}_clients"] = _with_names(where, rows, clients, columns[clients])
     refuse_other_names(source, arrays, within)
+    if class_names is None and not any(arrays[f"{half}_class_names"] for half in halves):
+        for half in halves:  # integers name classes, as in a table's column
+            labels = arrays[f"{half}_labels"]
+            arrays[f"{half}_labels"] = labels.astype(str) if labels.dtype.kind in "iu" else labels
     dataset = as_dataset(source, arrays, share, test_seed, REMEDY, test_by)
     return dataset if isinstance(chosen, str) else dataset._replace(input_names=tuple(names))
 
@@ -196,7 +205,8 @@ def _default_inputs(source: str, rows: Any, label: str, clients: str | None) -> 
         return pictures[0]
     if "image" in rows.features:
         return "image"
-    names = input_names(source, rows.features, label, clients)
+    shown = [name for name in rows.features if name in (*rows.format["columns"], label, clients)]
+    names = input_names(source, shown, label, clients)
     lists = [name for name in names if pictures or _is_nested(rows.features[name])]
     if lists and len(names) > 1:
         raise DataError(
@@ -292,7 +302,7 @@ def _values(source: str, split: Any, name: str) -> Iterator[Any]:
             yield image if image is None or dtype is None else to_array(image).astype(dtype)
         return
     dtype = dtype or (np.uint8 if _scalar_type(feature) == "uint8" else None)
-    part = part.with_format("numpy")
+    part = _in_numpy(part, name)
     for start in range(0, len(part), _BLOCK):
         values = np.asarray(part[start : start + _BLOCK][name])
         is_whole = values.dtype.kind in "iu" or (values.dtype.kind == "f" and np.isfinite(values).all())
@@ -301,7 +311,13 @@ def _values(source: str, split: Any, name: str) -> Iterator[Any]:
 
 def _column(split: Any, name: str) -> np.ndarray:
     """Returns a column as it is stored, `[D, ...]`."""
-    return _one_axis(np.asarray(split.select_columns([name]).with_format("numpy")[:][name]))
+    return _one_axis(np.asarray(_in_numpy(split, name)[:][name]))
+
+
+def _in_numpy(split: Any, name: str) -> Any:
+    """Returns a single column as NumPy's arrays, with all its bits: the default is 32 bits for any float."""
+    wide = {"dtype": np.float64} if _scalar_type(split.features[name]) == "float64" else {}
+    return split.select_columns([name]).with_format("numpy", **wide)
 
 
 def _one_axis(column: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from fedjax_bal.validate import check_channels_last, check_unmasked, checked_lab
 _IDS = np.iinfo(np.int32)
 _BLOCK = 4096  # images counted at a time
 _MOST_ROUNDED = 0.01  # of a column's range
+_LEAST_STD = float(np.finfo(np.float32).tiny)  # devices take smaller numbers for 0
 
 
 def are_tokens(inputs: Any) -> bool:
@@ -40,8 +41,8 @@ def to_array(value: Any) -> np.ndarray:
     Types that NumPy lacks, bfloat16 and float8, become float32, which holds their numbers exactly.
 
     Raises:
-        ValueError: a list whose items have different shapes or are missing, a sparse tensor, or a picture of more than
-            eight bits a value.
+        ValueError: a list whose items have different shapes, are missing, or are bytes beside other numbers; a sparse
+            tensor; or a picture of more than eight bits a value.
     """
     if is_picture(value):
         return pixels(value)
@@ -49,6 +50,8 @@ def to_array(value: Any) -> np.ndarray:
         return _tensor_to_array(value)
     is_column = getattr(value, "dtype", None) == np.dtype(object) and np.ndim(value) == 1
     items = list(value) if is_column else value
+    if isinstance(items, list | tuple):
+        _check_one_scale(items)
     if isinstance(items, list | tuple) and any(is_picture(item) or is_tensor(item) for item in items):
         for row, item in enumerate(items):
             if item is None:
@@ -59,6 +62,18 @@ def to_array(value: Any) -> np.ndarray:
         return np.asarray(value, object)  # in an array of texts, a missing value would be the text nan
     is_small_float = array.dtype.kind == "V" and array.dtype.name.startswith(("bfloat", "float"))
     return array.astype(np.float32) if is_small_float else array
+
+
+def _check_one_scale(items: Iterable[Any]) -> None:
+    """Raises `ValueError` for arrays of bytes, which are pixels from 0 to 255, beside arrays of other numbers."""
+    first: dict[bool, int] = {}
+    for row, item in enumerate(items):
+        if is_picture(item) or getattr(item, "ndim", 0):
+            first.setdefault(is_picture(item) or str(item.dtype).removeprefix("torch.") == "uint8", row)
+    if len(first) > 1:
+        raise ValueError(
+            f"row {first[True]} is of uint8 and row {first[False]} is not: give all one type and one scale"
+        )
 
 
 def is_tensor(value: Any) -> bool:
@@ -265,6 +280,16 @@ def rounding_matters(column: np.ndarray) -> np.ndarray:
         return (np.abs(column.astype(np.float32) - column) > _MOST_ROUNDED * spread) & (spread > 0)
 
 
+def are_whole(numbers: np.ndarray) -> np.ndarray:
+    """Returns which floating-point numbers are integers that their type tells apart from all others, `Bool[D]`.
+
+    Example:
+        >>> are_whole(np.array([3, 0.5, 2**24 + 2], np.float32))
+        array([ True, False, False])
+    """
+    return (numbers == np.rint(numbers)) & (np.abs(numbers) < 2.0 ** (np.finfo(numbers.dtype).nmant + 1))
+
+
 def check_one_type(train: Any, test: Any) -> None:
     """Raises `ValueError` if test inputs have another type, and so perhaps another scale, than training inputs."""
     if train.dtype != test.dtype:
@@ -301,5 +326,7 @@ def compute_constants(images: np.ndarray) -> tuple[tuple[float, ...], tuple[floa
             mean = float(pixels.mean(dtype=np.float64))
             std = float(pixels.std(dtype=np.float64))
         means.append(mean)
-        stds.append(std if std > 1e-6 else 1.0)
+        # The deviation of equal numbers is rarely 0, because their mean is rounded.
+        varies = pixels.min() < pixels.max() and std >= _LEAST_STD
+        stds.append(std if varies else 1.0)
     return tuple(means), tuple(stds)

@@ -83,6 +83,8 @@ def load(
                 raise
         else:
             dataset = read_prepared(name, folder, files.places) or files.read()
+    mean = dataset.mean if mean is None else mean  # that a plug-in's reader has set
+    std = dataset.std if std is None else std
     mean, std = normalisation(name, dataset.train_images, mean, std)
     return dataset._replace(mean=mean, std=std)
 

@@ -4,6 +4,7 @@ A picture is an image of Pillow. Its pixels are those that a viewer shows: turne
 coloured as its palette says.
 """
 
+import re
 import sys
 from typing import Any
 
@@ -24,6 +25,7 @@ _CONVERSIONS = {
     **dict.fromkeys(("RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"), _COLOUR),
 }
 _MODES = {1: "L", 3: "RGB"}
+_SIXTEEN_BITS = re.compile(";16[BLN]")  # in the name of a raw mode of Pillow
 
 
 def is_picture(value: Any) -> bool:
@@ -42,7 +44,7 @@ def plain_picture(image: Any, channels: int | None = None) -> Any:
         channels: 1 or 3 to convert colours to grey, or grey to colours; None keeps what the picture has.
 
     Raises:
-        ValueError: a mode of more than eight bits a value, such as `I;16`, whose range isn't known.
+        ValueError: more than eight bits a value, as in the mode `I;16`, whose range isn't known.
 
     Example:
         >>> from PIL import Image
@@ -62,6 +64,12 @@ def plain_picture(image: Any, channels: int | None = None) -> Any:
         raise ValueError(
             f"received an image of mode {image.mode}, must be a colour or grey image of eight bits a value: scale it "
             "first, or pass its values as numbers, np.asarray(image, np.float32)"
+        )
+    # Of sixteen bits for a colour Pillow reads eight, and names them only where it hasn't read the file yet.
+    if any(_SIXTEEN_BITS.search(str(tile[-1])) for tile in getattr(image, "tile", ())):
+        raise ValueError(
+            f"received an image of mode {image.mode} with 16 bits a value, of which Pillow drops eight: scale it "
+            "first, or read it by another library and pass its values as floats"
         )
     if image.getexif().get(_ORIENTATION, _UPRIGHT) != _UPRIGHT:
         image = exif_transpose(image)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.data.arrays import MISSING, as_dataset, as_read, as_shown, check_distinct, without_objects
-from fedjax_bal.data.inputs import rounding_matters
+from fedjax_bal.data.inputs import are_whole, rounding_matters
 from fedjax_bal.data.memory import check_memory
 from fedjax_bal.data.reading import DataError, reading, shortened
 from fedjax_bal.types import Dataset
@@ -162,11 +162,6 @@ def with_categories(
     names = []
     for name in columns:
         if name not in chosen:
-            if _is_categorical(table.columns[name]):
-                raise DataError(
-                    f"{table.source}: column {name!r} is categorical: categories: [{name}] makes an input of 0 and 1 "
-                    "for each of its values; if they are quantities, convert the column to numbers."
-                )
             names.append(name)
             continue
         with reading(table.source, "write the column in one way."):
@@ -224,6 +219,8 @@ def input_matrix(table: InputTable, names: Sequence[str], keys: Mapping[str, str
     columns = {}
     for name in numbers:
         array = arrays[name]
+        if _is_categorical(table.columns[name]):
+            raise categorical(table.source, name)
         if array.dtype.kind not in "biuf":
             raise _no_numbers(table, name, array)
         with np.errstate(over="ignore"):
@@ -332,6 +329,15 @@ def not_a_number(source: str, name: str, value: Any, place: str, texts: TextColu
             remedy = f"categories: [{', '.join(texts.repeating)}] makes inputs of 0 and 1, one for each text; {remedy}"
     return DataError(
         f"{source}: column {name!r} holds {shortened(repr(value), 40)} in {place}, and inputs are numbers: {remedy}"
+    )
+
+
+def categorical(source: str, name: str) -> DataError:
+    """Returns the error for a column whose type says that its numbers stand for something."""
+    return DataError(
+        f"{source}: column {name!r} is categorical: categories: [{name}] makes an input of 0 and 1 for each of its "
+        "values (from_pandas takes categories, from_arrays doesn't); if they are quantities, convert the column to "
+        "numbers."
     )
 
 
@@ -444,7 +450,7 @@ def _keys(table: InputTable, name: str, what: str) -> np.ndarray:
     """Returns a column of classes or clients, which has no missing values: integers, or texts without outer spaces."""
     array = _column(table, name)
     if array.dtype.kind == "f":
-        whole = (array == np.rint(array)) & (np.abs(array) < 2**53)
+        whole = are_whole(array)
         if not whole.all():
             row = int(np.argmin(whole))
             raise not_a_name(table, name, array[row], row, what)

@@ -192,6 +192,10 @@ def test_labels_and_clients_of_other_types():
         data.from_arrays((IMAGES, LABELS + 0.5), 0.5)
     with pytest.raises(data.DataError, match="train_labels holds 9007199254740992.0 in row 0"):  # 2**53 + 1 as well
         data.from_arrays((IMAGES, LABELS + 2.0**53), 0.5)
+    with pytest.raises(
+        data.DataError, match="train_clients holds 16777216.0 in row 0, which float32 doesn't tell from"
+    ):
+        data.from_arrays(*halves, clients=np.float32(2**24 + LABELS))
     with pytest.raises(data.DataError, match="train_labels holds values of type int, str"):
         data.from_arrays((IMAGES, ["a", 1, "b", "a", 1, "b"]), 0.5)
     wrong: list = [{0: "a", 1: "b", 2: "c"}, "abc", [0, 1, 2], ["a", "b", "a"]]
@@ -295,6 +299,23 @@ def test_columns_of_frames_are_compared_by_name(frame):
         data.DataError, match="test inputs have the columns age, zip, sex, and train inputs have no names"
     ):
         data.from_arrays((table, KINDS), (frame(ROWS), KINDS))
+
+
+def test_categories_are_no_quantities():
+    pandas = pytest.importorskip("pandas")
+    colours = pandas.DataFrame({"x": [0.5, 1.5, 2.5, 3.5], "colour": pandas.Categorical([0, 2, 0, 2])})
+    with pytest.raises(data.DataError, match="column 'colour' is categorical"):
+        data.from_arrays((colours, [0, 1, 0, 1]), 0.5)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "examples"])
+def test_bytes_beside_numbers_of_another_scale_are_refused(kind):
+    images = [np.full((2, 2, 1), 200, np.uint8), np.full((2, 2, 1), 0.7)] * 2
+    with pytest.raises(data.DataError, match="uint8.*: give all one type"):
+        if kind == "arrays":
+            data.from_arrays((images, [0, 1, 0, 1]), 0.5)
+        else:
+            data.from_torch(list(zip(images, [0, 1, 0, 1], strict=True)), 0.5)
 
 
 def test_columns_that_are_numbers():

@@ -133,6 +133,11 @@ def test_rows_of_the_server_that_follow_the_data_sets_make_no_difference():
         ({"test_clients": np.array([1])}, r"test_clients has shape \(1,\) .* 4 integers"),
         ({"test_clients": np.full(4, 0.5)}, "test_clients has .* float64"),
         ({"test_images": OTHERS.astype(np.float32)}, r"test_images are float32\[4, 2, 2, 3\], and train_images uint8"),
+        ({"class_names": ("ill", "well", "ill ", "other")}, "class_names: received 'ill' 2 times"),
+        (
+            {"mean": 33.3, "std": 78.6},
+            r"mean=\[33.2999.*, std=.*: bytes are scaled to \[0, 1\] before they are normalised",
+        ),
         ({"test_images": OTHERS[:, :1]}, r"test_images are uint8\[4, 1, 2, 3\], and train_images uint8\[6, 2, 2, 3\]"),
     ],
 )
@@ -248,6 +253,12 @@ def test_refusals(changes, message):
 @pytest.mark.parametrize("shape", [(3, 4, 3), (1, 8, 9), (1, 1, 20), (1, 28, 1), (3, 3, 3), (5, 8, 8)])
 def test_arrays_that_may_be_something_else_than_images_with_channels_first_are_taken(shape):
     assert federate(np.zeros((6, *shape)), LABELS, rows([0]), 3).images.shape[1:] == shape
+
+
+def test_small_numbers_vary_and_equal_ones_do_not():
+    features = np.array([[1e-8, 0.1], [3e-8, 0.1], [5e-8, 0.1]], np.float32)
+    federation = federate(Dataset(features, LABELS[:3], features, LABELS[:3], NAMES), rows([0, 1, 2]))
+    np.testing.assert_allclose(federation.std, [features[:, 0].std(), 1], rtol=FORMULA)
 
 
 def test_vectors_have_constants_of_each_feature_and_ids_have_none():

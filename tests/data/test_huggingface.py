@@ -27,7 +27,7 @@ class HuggingFace:
     def __init__(self, columns, names=None, read=None):
         self.columns = columns
         self.features = {name: types.SimpleNamespace() for name in columns}
-        self.format = {"type": None, "format_kwargs": {}}
+        self.format = {"type": None, "format_kwargs": {}, "columns": list(columns)}
         self.read = [] if read is None else read
         if names:
             self.features["label"] = types.SimpleNamespace(names=names)
@@ -35,7 +35,7 @@ class HuggingFace:
     def select_columns(self, names):
         return HuggingFace({name: self.columns[name] for name in names}, read=self.read)
 
-    def with_format(self, kind):
+    def with_format(self, kind, **_):
         assert kind == "numpy"
         return self
 
@@ -322,6 +322,45 @@ def test_hidden_labels_are_named(hub):
     )
     with pytest.raises(data.DataError, match="test_labels holds -1 in row 0"):
         data.from_huggingface(train, test, inputs=["x"])
+
+
+def test_columns_keep_all_their_bits(hub):
+    """The library reads any float in 32 bits, in which these users and categories would be one."""
+    many = np.repeat(1_600_000_000.0 + np.arange(3), 4)
+    split = hub.Dataset.from_dict({"x": np.arange(12.0), "code": many, "who": many, "label": [0, 1] * 6})
+    dataset = data.from_huggingface(split, 0.5, inputs=["x", "code"], categories=["code"], clients="who")
+    assert dataset.client_names == ("1600000000", "1600000001", "1600000002")
+    assert dataset.input_names == ("x", *(f"code={name}" for name in dataset.client_names))
+    lists = hub.Dataset.from_dict({"x": many.reshape(6, 2).tolist(), "label": [0, 1] * 3})
+    for given, message in (
+        (split.remove_columns("who"), "column 'code' holds 1600000001, which becomes 1600000000"),
+        (lists, r"train_images\[2\] holds 1600000001.0 in column 0, which becomes 1600000000.0"),
+    ):
+        with pytest.raises(data.DataError, match=message):
+            data.from_huggingface(given, 0.5)
+
+
+def test_integers_name_classes_as_in_a_table(hub):
+    split = hub.Dataset.from_dict({"x": np.arange(12.0) / 4, "label": [1, 2, 7, -1] * 3})
+    dataset = data.from_huggingface(split, 1 / 3, inputs=["x"])
+    assert dataset.class_names == ("-1", "1", "2", "7") and np.bincount(dataset.train_labels).tolist() == [2] * 4
+    assert dataset.class_names[dataset.train_labels[0]] == str([1, 2, 7, -1][int(dataset.train_images[0, 0] * 4) % 4])
+    with pytest.raises(data.DataError, match="test_labels holds '-1', which is none of the classes 1, 2"):
+        data.from_huggingface(split.select([0, 1]), split, inputs=["x"])
+
+
+def test_a_class_label_is_no_quantity(hub):
+    features = hub.Features(
+        {"x": hub.Value("float32"), "c": hub.ClassLabel(names=["r", "g"]), "label": hub.Value("int64")}
+    )
+    split = hub.Dataset.from_dict({"x": np.arange(4.0), "c": [0, 1] * 2, "label": [0, 1] * 2}, features=features)
+    with pytest.raises(data.DataError, match=r"column 'c' is categorical: categories: \[c\] makes an input"):
+        data.from_huggingface(split, 0.5)
+
+
+def test_columns_that_a_format_leaves_out_are_no_inputs(hub):
+    split = hub.Dataset.from_dict({"x": np.arange(4.0), "record": np.arange(4.0), "label": [0, 1] * 2})
+    assert data.from_huggingface(split.with_format("numpy", columns=["x"]), 0.5).input_names == ("x",)
 
 
 def test_labels_of_one_element(hub):

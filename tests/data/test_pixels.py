@@ -1,5 +1,8 @@
 """Pictures of many modes become the same pixels in a folder, in Hugging Face's data sets, PyTorch's and lists."""
 
+import struct
+import zlib
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -175,3 +178,15 @@ def test_files_of_sixteen_bits_are_refused_at_every_door(tmp_path):
     ):
         with pytest.raises(data.DataError, match="an image of mode I;16"):
             door()
+    rows = (b"\0" + np.full((2, 3), 7000, ">u2").tobytes()) * 3  # Pillow writes no colours of sixteen bits
+    chunks = {b"IHDR": struct.pack(">IIBBBBB", 2, 3, 16, 2, 0, 0, 0), b"IDAT": zlib.compress(rows), b"IEND": b""}
+    packed = (
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        for name, body in chunks.items()
+    )
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(packed))
+    refused = pytest.raises(data.DataError, match="mode RGB with 16 bits a value, of which Pillow drops eight")
+    with refused:
+        data.load("image_folder", path=tmp_path)
+    with Image.open(path) as image, refused:
+        data.from_arrays(([image] * 2, [0, 0]), 0.5)

@@ -66,6 +66,19 @@ def test_integers_beside_a_frame_are_names_where_classes_have_integers_as_names(
         checked_test((test, dataset.test_labels), federation)
 
 
+def test_integers_beside_an_array_that_may_be_names_or_numbers_are_refused():
+    dataset, federation = made(TRAIN | {"kind": LABELS + 1}, TEST | {"kind": LABELS[:7] + 1})
+    inputs = dataset.test_images[:2]
+    for labels, numbers in (([0, 2], [0, 2]), (["1", "2"], [0, 1]), ([2, 3], [2, 3])):  # simulate refuses a number 3
+        assert checked_test((inputs, np.array(labels)), federation)[1].tolist() == numbers
+    with pytest.raises(
+        ValueError, match="received the integers 1, 2 beside an array, which may be names or numbers of"
+    ):
+        checked_test((inputs, np.array([1, 2])), federation)
+    dataset, federation = made(TRAIN | {"kind": LABELS}, TEST | {"kind": LABELS[:7]})
+    assert checked_test((inputs, np.array([1, 2])), federation)[1].tolist() == [1, 2]  # where both are the same
+
+
 def test_names_that_only_one_side_has_are_refused():
     dataset, federation = made()
     arrays = data.federate(dataset.train_images, dataset.train_labels, [np.arange(12)], 3)

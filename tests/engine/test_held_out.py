@@ -236,6 +236,12 @@ def test_shot_groups_go_by_what_clients_are_trained_on():
     sim = simulation(evaluation=Evaluation(shots=Shots(int(counts.min()) + 1, int(counts.max()) - 1)))
     assert sim.groups["few"].tolist() == (counts < counts.min() + 1).tolist()
     assert sim.groups["many"].tolist() == (counts > counts.max() - 1).tolist()
+    base = toys.federation()
+    shared = data.federate(base.images, base.labels, [np.arange(len(base.labels))] * 3, base.num_classes)
+    sizes = np.bincount(base.labels, minlength=base.num_classes)  # each image once, however many clients have it
+    evaluation = Evaluation(shots=Shots(int(sizes.max()) + 1, int(sizes.max()) + 2))
+    sim = build_simulation(recipes.fedavg(), toys.network(), shared, toys.test_set(), rounds=1, evaluation=evaluation)
+    assert sim.groups["few"].all()
 
 
 @pytest.mark.slow

@@ -156,7 +156,8 @@ def file(
         labels: `Int[R]`, of the rows that are partitioned.
         num_clients: N, the number of clients in the file.
         file: the file.
-        holds: the content of the file's lists: `"rows"`, a client's row numbers in the data set, from 0; or `"counts"`,
+        holds: the content of the file's lists: `"rows"`, a client's row numbers in the data set, from 0, without the
+            share of a file's rows that is held out for testing (numbers in `train_labels`, in Python); or `"counts"`,
             its numbers of rows of class 0, 1, ... (in JSON also a mapping of classes to numbers), which are then drawn;
             or `"shares"`, the same in proportion, see `class_table`.
         row_numbers: number in the data set of each partitioned row, `Int[R]`; None for 0..R-1. Rows that are held out,

@@ -139,7 +139,7 @@ def _read_table(
             clients = None
         names = input_names(str(path), header, label, clients, inputs)
         categories = check_categories(str(path), header, names, categories)
-        keys = [label, *([] if clients is None else [clients]), *categories]
+        keys = {label, *([] if clients is None else [clients]), *categories}
         names = [name for name in names if name not in categories]
         places = [header.index(name) for name in names]
         lines = [np.zeros(0, np.int64)]
@@ -151,7 +151,7 @@ def _read_table(
             lines.append(np.array([line for line, _ in block]))
             for name, column in zip(names, _numbers(str(path), block, names, places), strict=True):
                 blocks[name].append(column)
-            for name in keys:
+            for name in keys.difference(names):  # of clients whose number is an input, the numbers serve as names
                 blocks[name].append(_texts(block, name, header.index(name)))
     columns = {}
     # Each column's blocks are dropped once they are joined, so that a single column is in memory twice.
@@ -168,6 +168,8 @@ def _read_table(
 def _refuse_decimals(table: InputTable, name: str, what: str) -> None:
     """Raises `DataError` for a column of measurements, numbers not all of which are integers, in place of names."""
     texts = table.columns[name]
+    if texts.dtype.kind != "U":  # an input, too
+        return
     fractional = []
     for text in np.unique(texts).tolist():
         if text.strip().lower() in MISSING:

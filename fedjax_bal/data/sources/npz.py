@@ -9,6 +9,7 @@ from fedjax_bal.data.npz_file import read_arrays
 from fedjax_bal.data.reading import DataError
 from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.types import Dataset
+from fedjax_bal.validate import suggestion
 
 
 @checked
@@ -34,7 +35,14 @@ def read_npz(
         DataError: the file can't be read, isn't an npz file, is damaged, or holds arrays that don't fit.
     """
     path = Path(path)
-    arrays = read_arrays(path, ARRAYS)
+    arrays = read_arrays(path, None)
+    other = next((name for name in arrays if name not in ARRAYS), None)
+    if other is not None:
+        near = suggestion(other, ARRAYS)
+        raise DataError(
+            f"{path}: has an array {other!r}{f'; {near}' if near else '.'} The names are {', '.join(ARRAYS)}: rename "
+            "it, or write the file without it."
+        )
     if not any(name in arrays for name in REQUIRED[2:]):
         test = test or TEST_SHARE
     elif test is not None:

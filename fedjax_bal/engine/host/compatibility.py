@@ -79,10 +79,22 @@ def _test_labels(labels: Any, class_names: Sequence[str] | None, *, beside_frame
 
     Integers beside a frame are names, as in its column of labels, if the classes have integers as names; otherwise they
     are numbers of classes already.
+
+    Raises:
+        ValueError: names of classes that the federation lacks, or integers beside arrays that could be either.
     """
     given = np.asarray(labels).dtype
-    named = class_names is not None and any(name.lstrip("-").isdecimal() for name in class_names)
+    names = class_names or ()
+    named = any(name.lstrip("-").isdecimal() for name in names)
     if given.kind in "iuf" and not (beside_frame and named):
+        found = np.unique(np.asarray(labels)).tolist() if named and given.kind in "iu" else []
+        both = all(0 <= label < len(names) and str(label) in names for label in found)
+        if both and any(names[label] != str(label) for label in found):
+            raise ValueError(
+                f"test labels: received the integers {', '.join(map(str, found[:9]))} beside an array, which may be "
+                f"names or numbers of the classes {', '.join(names[:9])}: pass names as texts, labels.astype(str), in "
+                "place of numbers from 0 np.array(class_names)[labels], or a data set as it is"
+            )
         return labels
     if class_names is None:
         raise ValueError(

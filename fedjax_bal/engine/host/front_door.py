@@ -115,7 +115,10 @@ def build_simulation(
     compatibility.check_parameters(model)
 
     # The parts change the model first, because their needs and the optimizers are checked on the network as trained.
-    groups = shot_groups(np.asarray(federation.class_counts).sum(0), evaluation.shots)
+    held = np.zeros(len(federation.labels), bool)
+    held[np.asarray(federation.rows)] = True  # a row that several clients have is one image
+    sizes = np.bincount(np.asarray(federation.labels)[held], minlength=federation.num_classes)
+    groups = shot_groups(sizes, evaluation.shots)
     for part in recipe.parts:
         model = part.bind(model)
     trained = compatibility.fitting_optimizer("local.optimizer", local.optimizer, model)

@@ -90,6 +90,12 @@ def test_clients_are_no_measurements_but_may_be_written_as_floats(read):
         read("a,y,u\n1,x,1.0\n2,x,2.5\n3,z,1.0\n4,z,2.0\n", clients="u")
 
 
+def test_a_column_of_clients_may_be_an_input_too(read):
+    dataset = read("a,y,u\n1,x,7\n2,z,7\n3,x,9\n4,z,9\n", clients="u", inputs=["u", "a"], test=0.5)
+    assert dataset.client_names == ("7", "9") and dataset.input_names == ("u", "a")
+    assert sorted(dataset.train_images[:, 0].tolist() + dataset.test_images[:, 0].tolist()) == [7, 7, 9, 9]
+
+
 def test_lines_are_counted_over_blocks(read):
     rows = "".join(f"{row},{row % 2}\n" for row in range(10_000))
     dataset = read(f"a,y\n{rows}", test=0.2, inputs=["a"])

@@ -57,7 +57,7 @@ def test_numbers_of_any_type(tmp_path, given, kept):
 
 def test_names_of_classes_and_clients(tmp_path):
     names, clients = np.array(["a", "b", "c", "d", "e"]), np.array(["Zoe", "Abe", "Zoe", "Bo", "Abe", "Bo"])
-    np.savez(tmp_path / "mine.npz", **WHOLE, class_names=names, train_clients=clients, something_else=np.zeros(3))
+    np.savez(tmp_path / "mine.npz", **WHOLE, class_names=names, train_clients=clients)
     dataset = read_npz(tmp_path / "mine.npz")
     assert dataset.class_names == ("a", "b", "c", "d", "e")
     assert dataset.train_clients.tolist() == [2, 0, 2, 1, 0, 1] and dataset.train_clients.dtype == np.int32
@@ -94,6 +94,10 @@ def test_constants_come_from_the_training_images():
 
 # What is wrong with arrays as such is in ../test_inputs.py and ../test_adapters.py.
 FITTING = {
+    "another array": (
+        {"test_inputs": np.zeros(3)},
+        "has an array 'test_inputs'.* The names are train_images, .*rename it",
+    ),
     "an array less": ({"test_labels": None}, "lacks test_labels; write it with numpy.savez"),
     "floats and bytes": ({"train_images": WHOLE["train_images"] / 255}, "are of float32 and test images of uint8"),
     "no images": ({"test_images": np.zeros((0, 5, 4, 3), np.uint8)}, "test_images is 0x5x4x3"),
