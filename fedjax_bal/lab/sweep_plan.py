@@ -243,6 +243,12 @@ def plan_sweep(command: Sheet) -> Sweep:
 
     # The command line chooses values of the file's axes, adds axes, and changes other keys.
     swept = [key for axis in axes for key in axis.keys]
+    placed = next((key for key in swept if key.startswith("methods.")), None)
+    if placed is not None and any(given == ("methods",) for given, _ in changes):
+        raise ConfigError(
+            f"{COMMAND_LINE}: methods: {source} sweeps {placed}, a method by its place in the file's list, which must "
+            "stay as it is: change the list and the axis in a copy of the file"
+        )
     for given, value in list(changes):
         key = whole(given, value, sheet)
         if key in swept:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import takewhile
 from pathlib import Path
@@ -55,8 +55,8 @@ class SweptAxis(NamedTuple):
 
     Attributes:
         keys: the keys that change together along it.
-        shown: the first of these keys that distinguish its values and therefore name them; never keys of a paper's
-            results.
+        shown: the first of these keys that distinguish its values and therefore name them, or all, if a method follows
+            only some; never keys of a paper's results.
         names: the shortest suffixes of `shown` that no other axis shows: alpha for partition.alpha, model for
             model.name.
     """
@@ -163,23 +163,38 @@ class Results:
         return tuple(place for place, axis in enumerate(self.axes) if not axis.is_condition)
 
     @cached_property
-    def unswept(self) -> dict[tuple[str, int], str]:
-        """The labels of the axes that don't change a method, by method and index of the axis.
+    def own_values(self) -> dict[tuple[str, int], dict[str, tuple[Any, ...]]]:
+        """The keys of each axis that don't change a method, by method and index of the axis, see `_own_values`."""
+        found = {}
+        for name, own in _own_values(self.sheet, [axis.keys for axis in self.axes]):
+            found |= {(self.labels.get(name, name), place): values for place, values in enumerate(own) if values}
+        return found
 
-        A method doesn't follow an axis if its entry sets the axis's keys, or if they are those of another entry.
-        """
-        if any("methods" in axis.keys for axis in self.axes):
-            return {}
+    @cached_property
+    def unswept(self) -> dict[tuple[str, int], str]:
+        """The labels of the axes none of whose keys changes a method, by method and index of the axis."""
         names = {}
-        for index, entry in enumerate(entries(self.sheet, "methods")):
-            name = name_in_results(entry)
-            for place, axis in enumerate(self.axes):
-                overrides = [_own_value(entry, index, key) for key in axis.keys]
-                if None not in overrides:
-                    values = [str(value) for values in overrides for value in values or ()]
-                    words = ", ".join(map(readable, values)) or "unchanged"
-                    names[self.labels.get(name, name), place] = f"{axis.name} {words} (not swept)"
+        for (method, place), own in self.own_values.items():
+            axis = self.axes[place]
+            if len(own) == len(axis.keys):
+                words = ", ".join(readable(str(value)) for values in own.values() for value in values) or "unchanged"
+                names[method, place] = f"{axis.name} {words} (not swept)"
         return names
+
+    def name_value(self, method: str, place: int, setting: SweepSetting) -> str:
+        """Formats the value of an axis in a method's setting, by the keys that the method has."""
+        axis, own = self.axes[place], self.own_values.get((method, place), {})
+        if len(own) == len(axis.keys):
+            return self.unswept[method, place]
+        if not own:
+            return axis.format_value(setting[place])
+        row, *_ = self.runs[method, setting]
+        values = {
+            name: f"{readable(str(own[key][0]))} (not swept)" if key in own else readable(row[key])
+            for name, key in zip(axis.names, axis.shown, strict=True)
+            if own.get(key) != ()
+        }
+        return ", ".join(f"{name} {value}" for name, value in values.items())
 
     @property
     def target(self) -> float | None:
@@ -228,7 +243,9 @@ def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
     for row in rows:
         row["method"] = labels.setdefault(row["method"], names.get(row["method"], row["method"]))
 
-    # The first keys of an axis that distinguish its values.
+    # The first keys of an axis that distinguish its values; all where a method follows others only.
+    several = {keys for _, own in _own_values(sheet, every) for keys, values in zip(every, own, strict=True)
+               if 0 < len(values) < len(keys)}  # fmt: skip
     shown = {}
     of_seeds = []
     for keys in every:
@@ -238,7 +255,7 @@ def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
         named = tuple(key for key in keys if key.partition(".")[0] != "paper") or keys
         distinct = [len({tuple(row[key] for key in named[:count]) for row in rows}) for count in range(len(named) + 1)]
         count = next(count for count in range(1, len(named) + 1) if distinct[count] == distinct[-1])
-        shown[keys] = named[:count]
+        shown[keys] = named if keys in several else named[:count]
     columns = [key for named in shown.values() for key in named]
     headings = dict(zip(columns, shortest_ends([key.removesuffix(".name") for key in columns]), strict=True))
     axes = tuple(SweptAxis(keys, named, tuple(headings[key] for key in named)) for keys, named in shown.items())
@@ -273,6 +290,20 @@ def _own_seeds(sheet: Mapping[str, Any], keys: Sequence[str], labels: Mapping[st
             if override is not None:
                 seeds.setdefault(labels.get(name, name), {})[key] = next(iter(override), None)
     return seeds
+
+
+def _own_values(
+    sheet: Mapping[str, Any], axes: Sequence[Sequence[str]]
+) -> Iterator[tuple[str, list[dict[str, tuple[Any, ...]]]]]:
+    """Yields each method's name in results, and for each axis the keys that it doesn't follow, see `_own_value`."""
+    if any("methods" in keys for keys in axes):
+        return
+    for index, entry in enumerate(entries(sheet, "methods")):
+        values = [{key: _own_value(entry, index, key) for key in keys} for keys in axes]
+        yield (
+            name_in_results(entry),
+            [{key: value for key, value in own.items() if value is not None} for own in values],
+        )
 
 
 def _own_value(entry: Any, index: int, key: str) -> tuple[Any, ...] | None:
@@ -357,8 +388,7 @@ def name_condition(results: Results, condition: Condition) -> str:
 
 def name_tuned(results: Results, method: str, setting: SweepSetting) -> str:
     """Formats a method's values of the tuned axes."""
-    swept = {place: results.axes[place].format_value(setting[place]) for place in results.tuned}
-    return ", ".join(results.unswept.get((method, place), text) for place, text in swept.items())
+    return ", ".join(results.name_value(method, place, setting) for place in results.tuned)
 
 
 def best(results: Results, method: str, condition: Condition = _ANY) -> Cell | None:

@@ -150,6 +150,11 @@ def test_the_command_line_chooses_values_of_the_axes_of_a_file(write, changes, v
     [
         (TOGETHER, ["rounds=3,9"], "line: training.rounds: received 3, 9"),
         (TOGETHER, ["seed=1,2", "seed=3,4"], "command line: seed: received two axes"),
+        (
+            "base: small.yaml\nsweep: [{methods.1.mu: [0.1, 1]}]",
+            ["methods=fedavg,rebafl"],
+            "command line: methods: .*sweep.yaml sweeps methods.1.mu, a method by its place in the file's list",
+        ),
         (TOGETHER, ["momentum=0,0.5", "momentum=0.2"], "momentum: received the axis 0,0.5 and the value 0.2"),
         (TOGETHER, [f"seed={','.join(map(str, range(1001)))}"], "seed: received"),
         (TOGETHER, [f"{key}={','.join(map(str, range(1, 90)))}" for key in ("seed", "batch_size")], "= 23763 points"),

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from fedjax_bal.report import write_sweep_page
-from fedjax_bal.report.sweep_results import LEAD, read_results, readable
+from fedjax_bal.report.sweep_results import LEAD, name_tuned, read_results, readable
 
 HEADS = "point,method,seed,status,last5_accuracy,failure"
 
@@ -103,6 +103,21 @@ def test_a_methods_own_list_is_named(tmp_path):
     )
     rows = [(f'"[{width}]"', method, 0, 0.5) for width in (2, 4) for method in ("fedavg", "own")]
     assert sweep(tmp_path, sheet, "model.hidden", rows).unswept == {("own", 0): "hidden [8, 8] (not swept)"}
+
+
+def test_a_method_is_described_by_those_keys_of_an_axis_that_it_follows(tmp_path):
+    sheet = """
+methods: [fedavg, {recipe: fedprox, name: own, mu: 1, training: {optimizer: {learning_rate: 0.5}}}]
+sweep: [{training.optimizer.learning_rate: [0.1, 0.2], training.batch_size: [20, 10], methods.1.mu: [3, 4]}]
+"""
+    keys = "training.optimizer.learning_rate,training.batch_size,methods.1.mu"
+    rows = [(pair, method, 0, 0.5) for pair in ("0.1,20,3", "0.2,10,4") for method in ("fedavg", "own")]
+    found = sweep(tmp_path, sheet, keys, rows)
+    (axis,) = found.axes
+    assert axis.shown == axis.keys and not found.unswept and not found.is_numeric(0)
+    (setting, _) = [setting for method, setting in found.runs if method == "own"]
+    assert name_tuned(found, "fedavg", setting) == "learning_rate 0.1, batch_size 20"
+    assert name_tuned(found, "own", setting) == "learning_rate 0.5 (not swept), batch_size 20, mu 3"
 
 
 def test_lists_and_mappings_are_read_as_words():
