@@ -55,8 +55,8 @@ class SweptAxis(NamedTuple):
 
     Attributes:
         keys: the keys that change together along it.
-        shown: the first of these keys that distinguish its values and therefore name them, or all, if a method follows
-            only some; never keys of a paper's results.
+        shown: the first of these keys that distinguish its values and therefore name them, of those that all methods
+            follow; all keys if these don't distinguish them; never keys of a paper's results.
         names: the shortest suffixes of `shown` that no other axis shows: alpha for partition.alpha, model for
             model.name.
     """
@@ -243,19 +243,20 @@ def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
     for row in rows:
         row["method"] = labels.setdefault(row["method"], names.get(row["method"], row["method"]))
 
-    # The first keys of an axis that distinguish its values; all where a method follows others only.
-    several = {keys for _, own in _own_values(sheet, every) for keys, values in zip(every, own, strict=True)
-               if 0 < len(values) < len(keys)}  # fmt: skip
+    # The first keys of an axis that distinguish its values, of those that all methods follow, if they can.
+    partly = [{key for _, own in _own_values(sheet, every) if len(own[place]) < len(keys) for key in own[place]}
+              for place, keys in enumerate(every)]  # fmt: skip
     shown = {}
     of_seeds = []
-    for keys in every:
+    for keys, unfollowed in zip(every, partly, strict=True):
         if {key.rpartition(".")[2] for key in keys} <= _SEEDS:
             of_seeds += keys
             continue
         named = tuple(key for key in keys if key.partition(".")[0] != "paper") or keys
-        distinct = [len({tuple(row[key] for key in named[:count]) for row in rows}) for count in range(len(named) + 1)]
-        count = next(count for count in range(1, len(named) + 1) if distinct[count] == distinct[-1])
-        shown[keys] = named if keys in several else named[:count]
+        distinct = lambda names: len({tuple(row[key] for key in names) for row in rows})
+        common = tuple(key for key in named if key not in unfollowed)
+        firsts = [common[:count] for count in range(1, len(common) + 1)]
+        shown[keys] = next((names for names in firsts if distinct(names) == distinct(named)), named)
     columns = [key for named in shown.values() for key in named]
     headings = dict(zip(columns, shortest_ends([key.removesuffix(".name") for key in columns]), strict=True))
     axes = tuple(SweptAxis(keys, named, tuple(headings[key] for key in named)) for keys, named in shown.items())

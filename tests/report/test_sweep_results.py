@@ -111,10 +111,17 @@ methods: [fedavg, {recipe: fedprox, name: own, mu: 1, training: {optimizer: {lea
 sweep: [{training.optimizer.learning_rate: [0.1, 0.2], training.batch_size: [20, 10], methods.1.mu: [3, 4]}]
 """
     keys = "training.optimizer.learning_rate,training.batch_size,methods.1.mu"
-    rows = [(pair, method, 0, 0.5) for pair in ("0.1,20,3", "0.2,10,4") for method in ("fedavg", "own")]
+    values = {"0.1,20,3": "20", "0.2,10,4": "10"}  # of the batch, the only key that both follow
+    rows = [(pair, method, 0, 0.5) for pair in values for method in ("fedavg", "own")]
     found = sweep(tmp_path, sheet, keys, rows)
-    (axis,) = found.axes
-    assert axis.shown == axis.keys and not found.unswept and not found.is_numeric(0)
+    assert found.axes[0].shown == ("training.batch_size",) and not found.unswept
+    assert [name_tuned(found, *place) for place in found.runs if place[0] == "own"] == [
+        "batch_size 20",
+        "batch_size 10",
+    ]
+    rows = [(pair, method, 0, 0.5) for pair in ("0.1,20,3", "0.2,20,4") for method in ("fedavg", "own")]
+    found = sweep(tmp_path, sheet, keys, rows)  # a batch that doesn't tell the values apart
+    assert found.axes[0].shown == found.axes[0].keys and not found.is_numeric(0)
     (setting, _) = [setting for method, setting in found.runs if method == "own"]
     assert name_tuned(found, "fedavg", setting) == "learning_rate 0.1, batch_size 20"
     assert name_tuned(found, "own", setting) == "learning_rate 0.5 (not swept), batch_size 20, mu 3"
