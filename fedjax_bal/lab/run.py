@@ -137,7 +137,7 @@ class Run:
             self.lines += lines
         self.cost = self.cost.after(seconds, result.client_updates, result.samples)
         if result.faults:
-            self.note(f"{self.title}: {describe_faults(result.faults)}")
+            self.note(f"{self.title}: {describe_faults(result.faults, self.simulation.federation.client_name)}")
         self.snapshot = result.snapshot._replace(state=None)
         if result.confusion is not None:
             self.confusion = result.confusion

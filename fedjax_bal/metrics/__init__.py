@@ -70,4 +70,5 @@ from fedjax_bal.metrics.traffic import (
     RoundCounts,
     Traffic,
     count_round,
+    name_faults,
 )

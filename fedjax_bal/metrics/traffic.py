@@ -55,10 +55,11 @@ class FaultCounts(NamedTuple):
         rows = np.array([*self.named[self.named[:, 0] > 0], *sorted(faults), *np.zeros((MOST_NAMED, 3))], np.int64)
         return FaultCounts(self.excluded + len(faults) - long, self.clipped + long, rows[:MOST_NAMED])
 
-    def record(self) -> dict[str, Any]:
-        """Returns the counts under their keys in `metrics.jsonl`."""
-        names = [[int(round), int(client), FAULT_WORDS[int(why)]] for round, client, why in self.named if round]
-        return {"excluded": int(self.excluded), "clipped": int(self.clipped), "broken_clients": names}
+    def record(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Returns the counts under their keys in `metrics.jsonl`; clients by their `names`, or their numbers."""
+        called = lambda client: int(client) if names is None else names[client]
+        rows = [[int(round), called(client), FAULT_WORDS[int(why)]] for round, client, why in self.named if round]
+        return {"excluded": int(self.excluded), "clipped": int(self.clipped), "broken_clients": rows}
 
 
 class Traffic(NamedTuple):
@@ -85,12 +86,15 @@ class RoundCounts(NamedTuple):
     simulated_s: Any = np.float64(0)
     broken: FaultCounts | None = None
 
-    def record(self, timed: bool) -> dict[str, Any]:
-        """Returns the counts under their keys in `metrics.jsonl`; time only if `timed`, faults only if counted."""
+    def record(self, timed: bool, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Returns the counts under their keys in `metrics.jsonl`; time only if `timed`, faults only if counted.
+
+        `names` are the clients'.
+        """
         numbers = ("clients", "dropped", "bytes_up", "bytes_down")
         counts = {name: int(getattr(self, name)) for name in numbers}
         timing = {"simulated_s": float(self.simulated_s)} if timed else {}
-        return counts | timing | (self.broken.record() if self.broken is not None else {})
+        return counts | timing | (self.broken.record(names) if self.broken is not None else {})
 
     def closed(self, clients: int, bytes_: Traffic) -> "RoundCounts":
         """Adds the bytes that all clients exchange with the server before an evaluation."""
@@ -156,12 +160,12 @@ def count_round(
     )
 
 
-def name_faults(rows: Sequence[Any], total: int) -> str | None:
-    """Names the first few of `total` faults of a run; None if there are none.
+def name_faults(rows: Sequence[Any], total: int, most: int = MOST_SUMMARISED) -> str | None:
+    """Names the first of `total` faults, at most `most`; None if there are none.
 
-    `rows` are round, client and code of some of them, perhaps from a damaged file: invalid entries are left out.
+    `rows` are round, client and description of some of them, perhaps from a damaged file: invalid ones are left out.
     """
     complete = [row for row in rows if isinstance(row, list) and len(row) == 3]
-    named = [f"client {client} in round {round} ({why})" for round, client, why in complete[:MOST_SUMMARISED]]
+    named = [f"client {client} in round {round} ({why})" for round, client, why in complete[:most]]
     rest = total - len(named)
     return ", ".join(named) + (f", and {rest} more" if rest > 0 else "") if total else None

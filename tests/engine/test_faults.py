@@ -18,7 +18,7 @@ from fedjax_bal.engine.device.client_axis import CohortResult
 from fedjax_bal.engine.device.evaluation import in_batches
 from fedjax_bal.engine.device.round import _clipped
 from fedjax_bal.engine.host import build_simulation, simulate
-from fedjax_bal.engine.host.faults import describe_faults
+from fedjax_bal.engine.host.faults import describe_faults, fault_message
 from fedjax_bal.engine.host.stack import Member, StackedRuns, stacking_key
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.metrics.traffic import HUGE, LONG, MOST_NAMED, NOT_FINITE, OUTDATED, Fault, FaultCounts
@@ -26,6 +26,7 @@ from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.selection import always, power_of_choice
 from fedjax_bal.selection.trace import Trace
+from fedjax_bal.types import Plan
 
 ROUNDS, CLIENTS = 4, len(toys.SIZES)
 STRUCK = {"clients": [3, 7], "rounds": [2, 3]}
@@ -318,6 +319,17 @@ def test_what_is_told_and_recorded_is_bounded():
     record = counts.record()
     assert (record["excluded"], record["clipped"], len(record["broken_clients"])) == (110, 1, MOST_NAMED)
     assert record["broken_clients"][10:12] == [[2, 1, "too long"], [1, 0, "not finite"]]
+
+
+def test_clients_with_names_are_called_by_them():
+    names = ("Trier", "Ulm")
+    assert (
+        describe_faults([Fault(3, 1, NOT_FINITE)], names.__getitem__) == "left out: client Ulm in round 3 (not finite)"
+    )
+    assert FaultCounts().plus([Fault(3, 1, LONG)]).record(names)["broken_clients"] == [[3, "Ulm", "too long"]]
+    plan = Plan(np.array([[1, 0]]), np.array([[True, True]]))
+    codes = np.array([[NOT_FINITE, 0]])
+    assert fault_message(Execution(), plan, codes, "", names.__getitem__).startswith("the update of client Ulm is not")
 
 
 @pytest.mark.parametrize(

@@ -348,7 +348,8 @@ class Simulation:
             codes = info.broken[offset]
             if codes.any() and not self.execution.excludes:
                 here = self.setting.optimizer.describe_rate(number - 1)
-                raise DivergenceError(f"round {number}: {fault_message(self.execution, plan, codes, here)}")
+                message = fault_message(self.execution, plan, codes, here, self.federation.client_name)
+                raise DivergenceError(f"round {number}: {message}")
             if not info.model_finite[offset]:
                 raise DivergenceError(
                     f"round {number}: the global model is not finite after the server's step, though all "
@@ -374,7 +375,7 @@ class Simulation:
                         "token ids that have no embedding, or with weights so large that logits overflow"
                     )
                 closed = counts.closed(clients, self._closing_traffic)
-                counted = closed.record(self.participation.speed is not None)
+                counted = closed.record(self.participation.speed is not None, self.federation.client_names)
                 result = RoundResult(
                     self.federation, plan, evaluated, measured | counted | self._of_parts(number), self.groups
                 )
