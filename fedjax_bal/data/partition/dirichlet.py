@@ -88,8 +88,8 @@ def dirichlet(
     lacking = np.maximum(min_size - held, 0)
     if not lacking.any():
         return parts
-    # No draw succeeded: the largest clients give random rows to those below `min_size`.
-    given = _levelled_off(held, int(lacking.sum()))
+    # No draw succeeded: the largest clients, cut to a common size, give random rows to those below `min_size`.
+    given = held - dealing.apportion(np.ones(num_clients), int(held.sum() - lacking.sum()), most=held)
     rows = np.concatenate(parts)
     owner = np.repeat(np.arange(num_clients), held)
     # Rows are in random order within each owner, and the first `given` ones are moved.
@@ -127,22 +127,6 @@ def _draw_counts(
         if lacking == 0:
             break
     return best
-
-
-def _levelled_off(sizes: np.ndarray, amount: int) -> np.ndarray:
-    """Cuts the largest sizes to a common one that frees `amount` rows; returns the rows that each client gives up."""
-    low = 0
-    high = int(sizes.max())
-    while low < high:  # the largest common size that frees enough rows
-        middle = (low + high + 1) // 2
-        if np.maximum(sizes - middle, 0).sum() >= amount:
-            low = middle
-        else:
-            high = middle - 1
-    given = np.maximum(sizes - low, 0)
-    surplus = int(given.sum()) - amount
-    given[np.flatnonzero(given)[:surplus]] -= 1
-    return given
 
 
 @checked
