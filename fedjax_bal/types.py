@@ -158,6 +158,11 @@ class ClientTests(NamedTuple):
     rows: Any
     offsets: Any
 
+    @property
+    def sizes(self) -> Any:
+        """The number of each client's rows, `Int32[N]`."""
+        return self.offsets[..., 1:] - self.offsets[..., :-1]
+
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
@@ -232,6 +237,11 @@ class Federation(NamedTuple):
     def num_clients(self) -> int:
         """N."""
         return self.offsets.shape[-1] - 1
+
+    @property
+    def sizes(self) -> Any:
+        """The number of each client's rows, copies included, `Int32[N]`."""
+        return self.offsets[..., 1:] - self.offsets[..., :-1]
 
     @property
     def num_classes(self) -> int:

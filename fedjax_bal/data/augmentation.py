@@ -159,7 +159,7 @@ def _with_copies(federation: Federation, copies: np.ndarray) -> Federation:
     times = copies + 1
     starts = np.cumsum(times) - times
     numbers = np.arange(times.sum()) - np.repeat(starts, times)
-    owner = np.repeat(np.arange(federation.num_clients), np.diff(federation.offsets))
+    owner = np.repeat(np.arange(federation.num_clients), federation.sizes)
     classes = federation.num_classes
     cell = owner * classes + np.asarray(federation.labels)[federation.rows]
     counts = np.bincount(cell, weights=times, minlength=federation.num_clients * classes)

@@ -50,7 +50,7 @@ def fedavg_round(
             params = optax.apply_updates(params, updates)
         trained.append(Variables(params, stats))
     # The new global model is the mean of the clients' models, weighted by their numbers of rows.
-    sizes = np.diff(federation.offsets)[list(clients)]
+    sizes = federation.sizes[list(clients)]
     shares = sizes / sizes.sum()
     return jax.tree.map(lambda *leaves: sum(w * leaf for w, leaf in zip(shares, leaves, strict=True)), *trained)
 

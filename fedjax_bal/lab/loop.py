@@ -148,7 +148,7 @@ def batch_runs(runs: Sequence[Run], max_size: int | None = None) -> list[RunBatc
 
 def steps_per_round(simulation: Simulation) -> float:
     """Returns the local steps of a round with the largest cohort, drawn evenly, all of which deliver."""
-    steps = np.asarray(simulation.setting.local_steps(np.diff(simulation.federation.offsets)))
+    steps = np.asarray(simulation.setting.local_steps(simulation.federation.sizes))
     return float(simulation.selector.most * simulation.selector.passes * steps[steps > 0].mean())
 
 

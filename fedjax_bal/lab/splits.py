@@ -89,7 +89,7 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, new: F
     if users and not by_owner:
         items["users"] = f"{users:,}, not used as clients (partition=natural uses them)"
     text = "; ".join([f"{config.dataset.name}: {counted}, {taking_part}", *map(": ".join, items.items())])
-    return RowsUsed(text, clients, int((np.diff(federation.offsets) == 0).sum()), dataset.input_names)
+    return RowsUsed(text, clients, int((federation.sizes == 0).sum()), dataset.input_names)
 
 
 def name_inputs(names: Sequence[str]) -> str:

@@ -144,8 +144,8 @@ def summarise_clients(
     """
     clients = federation.num_clients
     assert federation.tests is not None
-    sizes = np.diff(federation.tests.offsets)
-    originals = np.repeat(np.arange(clients), np.diff(federation.offsets))[np.asarray(federation.copy) == 0]
+    sizes = federation.tests.sizes
+    originals = np.repeat(np.arange(clients), federation.sizes)[np.asarray(federation.copy) == 0]
     means = np.full(clients, np.nan)
     if hits.shape[1] == federation.num_classes:
         cells = np.repeat(np.arange(clients), sizes) * federation.num_classes

@@ -53,7 +53,7 @@ class AlignedWeights(Reduce, Step, Server):
 
     def init_server(self, server: ServerContext) -> Array:
         """Returns the clients' shares of all samples, `Float[N]`."""
-        sizes = jnp.diff(jnp.asarray(server.federation.offsets)).astype(float)
+        sizes = server.federation.sizes.astype(float)
         return sizes / jnp.maximum(sizes.sum(), 1.0)
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[Array, tuple[()]]:

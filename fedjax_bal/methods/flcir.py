@@ -139,7 +139,7 @@ class ParticipatingShare(Step):
 
     def caution(self, context: CheckContext, cohort: int) -> str:
         """Names the mean share if it is so small that the model hardly moves."""
-        clients = np.count_nonzero(np.diff(context.federation.offsets))
+        clients = np.count_nonzero(context.federation.sizes)
         if cohort >= _SMALL_SHARE * clients:
             return ""
         return (

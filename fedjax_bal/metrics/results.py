@@ -88,7 +88,7 @@ class RoundResult:
     @property
     def _test_sizes(self) -> np.ndarray:
         tests = self.federation.tests
-        return np.zeros(self.federation.num_clients, int) if tests is None else np.diff(tests.offsets)
+        return np.zeros(self.federation.num_clients, int) if tests is None else tests.sizes
 
 
 def stopping_metrics() -> tuple[str, ...]:

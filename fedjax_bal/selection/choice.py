@@ -4,8 +4,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from fedjax_bal.registry import Registry
 from fedjax_bal.selection.bandit import cucb, greedy
 from fedjax_bal.selection.buffered import buffered
@@ -30,7 +28,7 @@ SELECTORS: Registry[Callable[..., Selector]] = Registry(
 
 FROM_FEDERATION: Mapping[str, Callable[[Federation], Any]] = {
     "class_counts": lambda federation: federation.class_counts,
-    "sizes": lambda federation: np.diff(federation.offsets),
+    "sizes": lambda federation: federation.sizes,
     "num_classes": lambda federation: federation.num_classes,
 }
 """Arguments of factories that the federation provides."""

@@ -57,7 +57,7 @@ def full_batches(bench: Bench) -> bool:
 def padded_clients(bench: Bench) -> np.ndarray:
     """Returns whether a client's last batch is used and not full, `Bool[N]`."""
     setting = bench.setting
-    sizes = np.diff(bench.simulation.federation.offsets)
+    sizes = bench.simulation.federation.sizes
     reached = np.minimum(setting.steps_per_epoch(sizes), setting.local_steps(sizes))
     return (sizes % setting.batch_size > 0) & (reached >= -(-sizes // setting.batch_size))
 
@@ -178,7 +178,7 @@ def padded_rows(bench: Bench) -> None:
     # Select at most half of the clients: first those whose last batch isn't full, then others that train.
     federation = bench.simulation.federation
     plan = bench.plans(SEEDS[0])[0]
-    sizes = np.diff(federation.offsets)
+    sizes = federation.sizes
     trains = bench.setting.local_steps(sizes) > 0
     order = np.argsort(np.where(padded_clients(bench), 0, np.where(trains, 1, 2)), kind="stable")
     chosen = order[: min(plan.clients.size, max(1, len(sizes) // 2))]

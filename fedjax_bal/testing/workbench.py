@@ -225,7 +225,7 @@ class Bench:
 
     def steps(self, plan: Plan) -> np.ndarray:
         """Returns the local steps per pass of each client that delivers, `Int[G, L]`; 0 for the others."""
-        sizes = np.diff(self.simulation.federation.offsets)
+        sizes = self.simulation.federation.sizes
         inside = np.minimum(plan.clients, len(sizes) - 1)
         return self.setting.local_steps(sizes[inside], plan.limits) * plan.delivered
 

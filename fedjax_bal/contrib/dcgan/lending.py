@@ -175,7 +175,7 @@ class SharedDcgans(Part):
 
     def check(self, context: CheckContext) -> None:
         """Rejects a federation in which no client can borrow from another one."""
-        holders = np.count_nonzero(np.diff(np.asarray(context.federation.offsets)))
+        holders = np.count_nonzero(context.federation.sizes)
         if holders < 2:
             raise ValueError(
                 f"shared DCGANs: received a federation in which {holders} of {context.federation.num_clients} clients "
@@ -187,7 +187,7 @@ class SharedDcgans(Part):
         if POOL in federation.auxiliary:
             raise ValueError("shared DCGANs: received a federation that has their images; enlarge the original one")
         build_dcgan(tuple(federation.images.shape[1:]), self.width, self.latent)
-        holders = np.flatnonzero(np.diff(np.asarray(federation.offsets)))
+        holders = np.flatnonzero(federation.sizes)
         _check_room(federation, len(holders) * self.pool)
         rows = np.full((federation.num_clients, self.pool), NONE, np.int32)
         rows[holders] = len(federation.images) + np.arange(len(holders) * self.pool).reshape(-1, self.pool)

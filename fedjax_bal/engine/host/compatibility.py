@@ -223,7 +223,7 @@ def choose_selector(recipe: Recipe, participation: Participation, federation: Fe
     selector = participation.selector
     size = participation.clients_per_round
     wanted = min(CLIENTS_PER_ROUND, total) if size is None else size
-    if not np.diff(federation.offsets).any():
+    if not federation.sizes.any():
         raise ValueError("federation: received no client with any row; partition at least one row")
     if not isinstance(selector, Selector | Choice | None):
         raise ValueError(

@@ -107,16 +107,16 @@ class FineTuner:
         if new is not None:
             self._stored = replicate(new.without_names(), simulation.setting.layout)
         self._tests = tests
-        self._sizes = np.diff(tests.offsets)
+        self._sizes = tests.sizes
         self._clients = np.flatnonzero(self._sizes)
         self._epochs = epochs
-        sizes = np.diff(federation.offsets)
+        sizes = federation.sizes
         check_steps(self._plain_setting(), sizes, simulation.selector.chains * simulation.selector.chain_length)
         self._program: Any = None
 
     def _plain_setting(self) -> Setting:
         setting = plain_setting(self.simulation.setting, self._epochs)
-        return dataclasses.replace(setting, max_size=int(np.diff(self.federation.offsets).max()))
+        return dataclasses.replace(setting, max_size=int(self.federation.sizes.max()))
 
     def run(self, seed: int, snapshot: Snapshot) -> FineTuned:
         """Fine-tunes a run's model; layouts agree up to rounding. Compiles the program the first time."""
@@ -154,7 +154,7 @@ class FineTuner:
         # All cohorts have the same size, as shapes never change; the last one may end in empty places.
         places = np.full(-(-len(self._clients) // count) * count, federation.num_clients, np.int32)
         places[: len(self._clients)] = self._clients
-        sizes = np.append(np.diff(federation.offsets), 0)
+        sizes = np.append(federation.sizes, 0)
         cohorts = []
         for clients in places.reshape(-1, count, 1):
             real = clients < federation.num_clients
@@ -216,7 +216,7 @@ def fine_tune(
     simulation = build_simulation(recipes.fedavg(), model, federation, test, rounds=1, local=local, execution=execution)
     tuner = FineTuner(simulation, epochs)
     start = simulation.init(seed, variables)
-    before = client_accuracies(tuner.hits(seed, start).sum(1), np.diff(federation.tests.offsets))
+    before = client_accuracies(tuner.hits(seed, start).sum(1), federation.tests.sizes)
     return TunedAccuracies(before, tuner.run(seed, start).accuracies)
 
 

@@ -162,7 +162,7 @@ def build_simulation(
     compatibility.check_asynchrony(recipe, selector, participation)
     compatibility.check_chains(recipe, selector)
     cautions = [part.caution(check_context, selector.most) for part in recipe.parts]
-    sizes = np.diff(federation.offsets)
+    sizes = federation.sizes
     test_images = int(np.sum(test.real))
     if evaluation.local_test_images > test_images:
         raise ValueError(
@@ -347,5 +347,5 @@ def simulate(
     tests = simulation.federation.tests
     accuracies = None
     if client_hits is not None and tests is not None:
-        accuracies = client_accuracies(client_hits.sum(1), np.diff(tests.offsets))
+        accuracies = client_accuracies(client_hits.sum(1), tests.sizes)
     return Result(state.variables, history, confusion, state.memory, state.server, setting.model, evaluated, accuracies)

@@ -130,7 +130,7 @@ class Simulation:
     def __post_init__(self) -> None:
         # Independent of `rounds`, so that extending a run reuses the compiled program.
         self.rounds_per_dispatch = choose_rounds_per_dispatch(self.execution.rounds_per_dispatch, self.selector)
-        sizes = np.diff(self.federation.offsets)
+        sizes = self.federation.sizes
         # A client that takes no local step returns the model that it received, so it is never selected.
         training = np.asarray(self.setting.steps_per_epoch(sizes)) > 0
         if not training.any():
@@ -167,7 +167,7 @@ class Simulation:
 
     def set_strategy(self, strategy: str) -> None:
         """Changes how clients are executed, before the program is compiled."""
-        sizes, limited = np.diff(self.federation.offsets), self.participation.speed is not None
+        sizes, limited = self.federation.sizes, self.participation.speed is not None
         self.setting = with_layout(self.setting, strategy, sizes, self.selector, limited=limited)
 
     @property
