@@ -255,6 +255,6 @@ def test_other_files_and_dumb_terminals_get_lines(monkeypatch):
 
 def test_a_round_has_the_steps_of_a_cohort_of_mean_clients():
     setting = SimpleNamespace(local_steps=lambda sizes: np.ceil(sizes / 10))
-    federation = SimpleNamespace(offsets=np.array([0, 10, 10, 45, 65]))  # 1, 0, 4 and 2 steps
+    federation = SimpleNamespace(sizes=np.array([10, 0, 35, 20]))  # 1, 0, 4 and 2 steps
     made = SimpleNamespace(setting=setting, federation=federation, selector=SimpleNamespace(most=6, passes=2))
     assert steps_per_round(made) == 6 * 2 * (1 + 4 + 2) / 3

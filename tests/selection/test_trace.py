@@ -65,7 +65,7 @@ def test_selectors_choose_nobody_where_nobody_is_there(name):
     class Few:
         """As much of a federation as selectors look at."""
 
-        class_counts, offsets, num_classes, num_clients = np.ones((4, 2), np.int64), np.arange(0, 10, 2), 2, 4
+        class_counts, sizes, num_classes, num_clients = np.ones((4, 2), np.int64), np.full(4, 2), 2, 4
 
     assert name in SELECTORS
     options = {"mediated": (("size", 2),), "power_of_choice": (("candidates", 2),)}.get(name, ())
