@@ -49,7 +49,7 @@ class PostTraining(Callback):
                 "clients": int(np.count_nonzero(~np.isnan(accuracies))),
                 "diverged": diverged,
                 **across_clients("personalised_accuracy", accuracies),
-                "accuracies": listed_clients(accuracies),
+                "accuracies": listed_clients(accuracies, most=None),
             }
             run.folder.write_analysis(PERSONALISED, *run.id, figures)
         if run.tuner is not None and not is_done(run.folder.read_analysis(NEW_CLIENTS, *run.id)):

@@ -514,8 +514,8 @@ _METRICS = (
         lambda it: None if it.client_accuracies is None else listed_clients(it.client_accuracies),
     ),
     # Counts since the previous evaluation.
-    _reported("clients", "Clients that trained since the previous evaluation."),
-    _reported("dropped", "Those of these clients whose update did not arrive."),
+    _reported("clients", "Clients whose update arrived since the previous evaluation."),
+    _reported("dropped", "Clients that were selected as well, but whose update did not arrive, or too late."),
     _reported(
         "bytes_up",
         "Bytes sent by clients since the previous evaluation, including those for this evaluation.",

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.config import leaves, name_in_results
-from fedjax_bal.lab import ClientResults
 from fedjax_bal.metrics import (
     MANY_EVALUATIONS,
     METRICS,
@@ -46,6 +45,7 @@ KL = (
     "KL: divergence from uniform of the classes behind each averaged model, in nats (0 is even); mean over chains, "
     "evaluated rounds and seeds."
 )
+_UNEQUAL_ROUNDS = "The runs have different numbers of rounds, so their final accuracies are not directly comparable."
 PROVISIONAL = "Some runs are not finished: results are provisional and count only runs that have ended."
 MOST_CLIENTS = 20
 """The largest number of clients that a report shows one by one."""
@@ -57,7 +57,7 @@ _MOST_KEYS = 4
 _MOST_NAMED = 8
 _LONGEST_TEXT = 400
 _LONGEST_IN_HEADING = 12  # characters of a name
-_DEVIATION = "“±” is the sample standard deviation over seeds."
+_DEVIATION = "“±” is the sample standard deviation over {}."
 _ACCURACIES = (
     f"“Mean of last {MOST_AVERAGED}” is that of a run's last evaluations. “Best” is selected on the test set and "
     "therefore optimistic."
@@ -66,14 +66,15 @@ _BY_CLASS_MEAN = (
     "The classes of the test set have different sizes, so methods are compared by the mean over classes, at the last "
     "evaluation."
 )
-_FEW_EVALUATIONS = "Each run has only {} evaluations, so the last five cover much of the training."
+_FEW_EVALUATIONS = "Evaluations of a run: {}, so that the last five cover much of the training."
 _INTERVAL = (
     "Intervals are two-sided 95% Student t intervals of paired differences, {}, each for one comparison (fedjax-bal "
     "guide reading_results)."
 )
 _SEEDS_ALONE = "between seeds only, on one partition"
 _PARTITIONS = "between seeds with their own partitions"
-_CROSSED = "between partitions, whose seeds are averaged first"
+OVER_PARTITIONS = "partitions, whose seeds are averaged first"
+_CROSSED = f"between {OVER_PARTITIONS}"
 _SMALLEST_TOLD = 0.01  # the smallest difference for which a report estimates the number of seeds
 _MOST_SEEDS = 1000
 
@@ -118,6 +119,9 @@ class MethodComparison(NamedTuple):
     def warnings(self) -> list[str]:
         """Warns that results are provisional, and that methods of several groups can't be compared directly."""
         said = [] if self.finished else [PROVISIONAL]
+        ended = [run for group in self.runs for run in group if SO_FAR not in run and not run.get("failure")]
+        if len({run.get("rounds") for run in ended if run.get("stopped_early") is None}) > 1:
+            said.append(_UNEQUAL_ROUNDS)
         if len(self.groups) < 2:
             return said
         some = ", ".join(self.differing[:_MOST_KEYS]) + ", ..." * (len(self.differing) > _MOST_KEYS)
@@ -306,7 +310,7 @@ def notes(groups: Sequence[Sequence[MethodSummary]]) -> str:
     if any(method.by_class_mean for method in methods):
         said.append(_BY_CLASS_MEAN)
     if any(method.final.std is not None for method in methods):
-        said.append(_DEVIATION)
+        said.append(_DEVIATION.format(OVER_PARTITIONS if _variation(methods) == _CROSSED else "seeds"))
     said.append(_ACCURACIES)
     if _few_evaluations(methods):
         said.append(_FEW_EVALUATIONS.format(_count_evaluations(methods)))
@@ -340,7 +344,9 @@ def tied(methods: Sequence[MethodSummary]) -> bool:
 def leader(methods: Sequence[MethodSummary]) -> MethodSummary | None:
     """Returns the method whose leads over all others are significant, with Holm's correction; None without one."""
     in_order = ranked(methods)
-    return in_order[0] if len(in_order) > 1 and not tied(in_order) and _rival(in_order) is None else None
+    if len(in_order) < 2 or tied(in_order) or _rival(in_order) is not None:
+        return None
+    return in_order[0] if in_order[0].finished == in_order[0].seeds else None  # the others might have been worse
 
 
 def _rival(in_order: Sequence[MethodSummary]) -> tuple[MethodSummary, Difference] | None:
@@ -367,13 +373,19 @@ def verdict(methods: Sequence[MethodSummary]) -> str:
         return f"To one decimal, all methods have the same {accuracy}, {100 * (best.headline.mean or 0.0):.1f}%."
     rival = _rival(in_order)
     leads = f"{best.method} has the highest {accuracy}, {value}"
+    if best.finished < best.seeds:
+        return f"No clear winner: {leads}, but in only {best.finished} of {best.seeds} runs."
     holm = f" with Holm's correction for {len(in_order) - 1} comparisons" if len(in_order) > 2 else ""
     if rival is None:
         return f"{leads}: {'all its leads are' if holm else 'its lead is'} significant at 5%{holm}."
     other, lead = rival
     if lead.low is None:
         return f"{leads}; with fewer than two paired seeds it may be chance."
-    if lead.low <= 0:
+    if lead.p is None:
+        doubt = (
+            f"its lead over {other.method}, {SHARE.show(other.headline)}%, is the same in all runs: no spread to test"
+        )
+    elif lead.low <= 0:
         doubt = f"the 95% interval of its lead over {other.method}, {SHARE.show(other.headline)}%, includes 0"
     else:
         doubt = f"its lead over {other.method}, {SHARE.show(other.headline)}%, isn't significant at 5%{holm}"
@@ -399,7 +411,8 @@ def remarks(methods: Sequence[MethodSummary], *, finished: bool = True) -> list[
                 said.append(f"Significantly {where} {first}: {join_some(names, _MOST_NAMED, ', ')}.")
         if not apart:
             said.append(f"No method differs significantly from {first}.")
-    if in_order and in_order[0].by_class_mean:
+    shares = {SHARE.show(method.last5) for method in in_order}
+    if in_order and in_order[0].by_class_mean and (len(in_order) == 1 or len(shares) > 1):
         top = max(in_order, key=lambda method: method.last5.mean or 0.0)
         accuracy = f"{top.method} has {'the highest' if len(in_order) > 1 else 'an'} accuracy"
         said.append(f"The test set is imbalanced: over all its rows, {accuracy} of {SHARE.show(top.last5)}%.")
@@ -512,7 +525,7 @@ def class_balance(summary: Mapping[str, Any]) -> list[Table]:
             ("Methods", *(f"{name} {to}" for name in DISTANCES for to in ("from all", "from each other"))),
             distances,
             "Means over clients, and over pairs of clients: KL in nats, the others from 0, equal, to 1, no class in "
-            "common.",
+            "common. Of more than 200 clients, over evenly spaced ones.",
         ),
         Table(
             "Augmentation",
@@ -525,7 +538,7 @@ def class_balance(summary: Mapping[str, Any]) -> list[Table]:
             ("Methods", "Of clients, nats", "Of mini-batches, nats"),
             batches,
             "Mean divergence from equal shares: of the classes of a client, and of its mini-batches with the "
-            "rows that the method adds.",
+            "rows that the method adds. Of more than 50 clients, over evenly spaced ones.",
         ),
         Table(
             "Estimated classes of clients",
@@ -542,12 +555,16 @@ def _methods(part: Mapping[str, Any]) -> str:
     return ", ".join(printable(str(method)) for method in part["methods"])
 
 
-def by_client(clients: Sequence[ClientResults]) -> list[Table]:
+def by_client(runs: ReportedRuns) -> list[Table]:
     """Builds the table of each client's accuracy with each method: of up to 20 clients, or of the ten worst.
 
     It is empty without results by client, or if clients of one name have different rows, as with a partition for each
     seed.
     """
+    clients = runs.record.clients
+    drawn = len(_by_data(runs)) > 1 or any(config.get("partition_seeds") for config in runs.configs.values())
+    if drawn and not all(run.named for run in clients):
+        return []
     sizes: dict[str, tuple[int, int]] = {}
     accuracies: dict[str, dict[str, list[float | None]]] = {}  # by client and method
     for run in clients:

@@ -28,7 +28,7 @@ from fedjax_bal.report.page import PHOTOS, Picture
 from fedjax_bal.report.reading import SO_FAR, ReportedRuns, class_samples
 from fedjax_bal.report.tables import join_some, printable
 
-_CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
+_CLIMB = "The y-axis leaves out what was reached in the first 10% of rounds only."
 _BANDS = "Bands are one standard deviation either side of the mean over seeds; a line ends where its first seed stops."
 _SPLIT = "Each panel shows some of the lines, and the first line in grey."
 _AT_BEST = "Each method has its best value on all other axes."
@@ -133,8 +133,10 @@ def _about(panels: Sequence[plots.Panel], *, bands: bool) -> str:
 
 def _over_rounds(runs: ReportedRuns, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:
     """Draws accuracy by round, by traffic and by simulated time, and the accuracy of clients' models by round."""
-    lines = runs.record.lines
     summary = runs.record.summary
+    # A run that fails before its first evaluation has no lines; without it, its method's curve would be the survivors'.
+    failed = [{"method": run["method"], "seed": run["seed"], "round": 0} for run in summary["runs"] if run["failure"]]
+    lines = [*failed, *runs.record.lines]
     every = {method: curve(lines, method, "test_accuracy") for method in methods}
     accuracies = {method: line for method, line in every.items() if len(line.rounds)}
     if not accuracies:

@@ -20,7 +20,7 @@ from fedjax_bal.report.comparison import (
     run_states,
 )
 from fedjax_bal.report.published import PaperComparison, paper_comparison_of_run
-from fedjax_bal.report.reading import SO_FAR, ReportedRuns, display_name, entries, read_runs, section
+from fedjax_bal.report.reading import ReportedRuns, display_name, entries, read_runs, section
 from fedjax_bal.report.tables import BOOKTABS, TEMPLATES, Table, encoded, flat, plural, printable, three_digits
 
 # Matplotlib is imported late, with the gallery: importing it takes longer than most commands run.
@@ -32,7 +32,6 @@ _MOST_DIFFERENCES = 60
 _CURVES = ("class-mean", "accuracy", "traffic", "mean-accuracy", "worst-class")
 PHOTOS = "pictures"
 """The start of the names of figures that show images: their shades are never inverted."""
-_UNEQUAL_ROUNDS = "The runs have different numbers of rounds, so their final accuracies are not directly comparable."
 _NOT_RECORDED = "not recorded"
 
 Pairs = Sequence[tuple[str, str]]
@@ -230,29 +229,27 @@ def page_of_run(runs: ReportedRuns, pictures: Sequence[Picture]) -> Page:
 
 def page_of_comparison(runs: ReportedRuns, pictures: Sequence[Picture]) -> Page:
     """Gathers the page of several run folders."""
-    summary = runs.record.summary
     compared = compare_runs(runs)
-    unequal = len({run["rounds"] for run in summary["runs"] if SO_FAR not in run and not run["failure"]}) > 1
     return Page(
         kind="Comparison",
         heading="Comparison of runs",
         facts=[f"{len(runs.configs)} run folders"],
         pictures=pictures,
         statistics=compared.statistics(),
-        **_compared(runs, compared, _UNEQUAL_ROUNDS * unequal),
+        **_compared(runs, compared),
         differing=differences(runs.configs)[:_MOST_DIFFERENCES],
     )
 
 
-def _compared(runs: ReportedRuns, compared: MethodComparison, *warnings: str) -> dict[str, Any]:
+def _compared(runs: ReportedRuns, compared: MethodComparison) -> dict[str, Any]:
     """Returns the parts that the pages of one folder and of several have in common."""
     summary = runs.record.summary
     return {
-        "warnings": [*compared.warnings, *warnings],
+        "warnings": compared.warnings,
         "first": run_states(runs),
         "verdicts": compared.verdicts,
         "comparisons": compared.tables,
-        "details": [*class_balance(summary), *details(summary["runs"]), *by_client(runs.record.clients)],
+        "details": [*class_balance(summary), *details(summary["runs"]), *by_client(runs)],
     }
 
 

@@ -15,7 +15,7 @@ from fedjax_bal.files import write_atomically
 from fedjax_bal.lab import FolderError, SweepFolder, writing
 from fedjax_bal.metrics import METRICS, NOTHING, SHARE, TEXT, Metric, apply_holm, paired_difference, spread_of_draws
 from fedjax_bal.report import sweep_results as sweeps
-from fedjax_bal.report.comparison import PROVISIONAL, compare_runs
+from fedjax_bal.report.comparison import compare_runs
 from fedjax_bal.report.reading import NO_NAMES, SO_FAR, ReportedRuns, check_names, class_samples, labels_of, read_runs
 from fedjax_bal.report.tables import BOOKTABS, Latex, Table, encoded, plural, points, printable, to_latex
 from fedjax_bal.validate import is_number
@@ -182,7 +182,7 @@ def latex_table(
         name = "Comparison of runs" if read.joined else read.record.summary["name"]
         compared = compare_runs(read)
         conditions = [("", compared.runs)]
-        remark = PROVISIONAL * (not compared.finished)
+        remark = " ".join(compared.warnings)
         labels = {key: label for config in read.configs.values() for key, label in labels_of(config).items()}
         summary = read.record.summary
     else:
@@ -365,11 +365,12 @@ def _by_seed(runs: RunGroup, metric: Metric) -> dict[str, dict[Any, float]]:
 def _cells(runs: RunGroup, metric: Metric, *, bold: bool) -> dict[str, str]:
     """Formats a metric of each method of runs that share their data."""
     by_seed = _by_seed(runs, metric)
-    best, close = _best_and_close(by_seed, highest=metric.unit is SHARE) if bold else (set(), set())
+    asked = Counter(run["method"] for run in runs)
+    complete = {method: values for method, values in by_seed.items() if len(values) == max(asked.values())}
+    best, close = _best_and_close(complete, highest=metric.unit is SHARE) if bold else (set(), set())
     cells = {}
     for method, values in by_seed.items():
-        asked = sum(run["method"] == method for run in runs)
-        part = f" ({len(values)} of {asked})" * (0 < len(values) < asked)
+        part = f" ({len(values)} of {asked[method]})" * (0 < len(values) < asked[method])
         cell = to_latex(metric.unit.show(spread_of_draws(values)) + part)
         mark = "\\textbf" if method in best else "\\underline" if method in close else ""
         cells[method] = Latex(f"{mark}{{{cell}}}") if mark else cell
@@ -390,14 +391,13 @@ def _differences(runs: RunGroup, metric: Metric, against: str) -> dict[str, str]
 def _best_and_close(by_seed: Mapping[str, Mapping[Any, float]], *, highest: bool) -> tuple[set[str], set[str]]:
     """Returns the methods with the best mean, and the others that don't differ from it significantly.
 
-    A method that lacks runs, such as those that reach the target, isn't comparable with the others.
+    `by_seed` are those that have a value for each seed: others, such as methods that reach a target in some runs only,
+    aren't comparable with them.
     """
-    most = max(map(len, by_seed.values()))
-    known = {method: values for method, values in by_seed.items() if len(values) == most > 0}
-    means = {method: spread_of_draws(values).mean or 0.0 for method, values in known.items()}
+    means = {method: spread_of_draws(values).mean or 0.0 for method, values in by_seed.items()}
     top = (max if highest else min)(means.values(), default=None)
     best = {method for method, mean in means.items() if mean == top}
-    others = [method for method in known if method not in best]
-    leads = apply_holm([paired_difference(known[min(best)], known[method]) for method in others])
+    others = [method for method in by_seed if method not in best]
+    leads = apply_holm([paired_difference(by_seed[min(best)], by_seed[method]) for method in others])
     close = {method for method, lead in zip(others, leads, strict=True) if lead.p is not None and not lead.significant}
     return best, close

@@ -91,8 +91,10 @@ def read_runs(folders: Sequence[Path], names: Mapping[str, str] = NO_NAMES) -> R
         renamed(run, lambda method, name=name: f"{method} ({name})") for name, run in zip(named, records, strict=True)
     ]
     targets = {run.summary["target_accuracy"] for run in records}
+    # Rounds, traffic and times to different targets aren't comparable.
+    unknown = dict.fromkeys([name for name in METRICS if name.endswith("_to_target")] if len(targets) > 1 else [])
     summary = {
-        "runs": [entry for run in joined for entry in run.summary["runs"]],
+        "runs": [{**entry, **unknown} for run in joined for entry in run.summary["runs"]],
         "class_names": classes,
         "partitions": [part for run in joined for part in run.summary["partitions"]],
         "finished": all(run.summary["finished"] for run in records),

@@ -202,7 +202,7 @@ def _mark_swept(results: sweeps.Results) -> dict[str, Any]:
     What the axes are is in its key `sweep`.
     """
     sheet = dict(results.sheet)
-    for path in (key.split(".") for axis in results.axes for key in axis.keys):
+    for path in (str(key).split(".") for axis in results.sheet["sweep"] for key in axis):
         *above, last = path
         section: Any = sheet
         for part in above:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from fedjax_bal.lab import SweepFolder
 from fedjax_bal.metrics import CLIENTS, NEW_CLIENTS
-from fedjax_bal.report.comparison import KL, P_HOLM, STAR, by_client, compare_runs, details, run_states
+from fedjax_bal.report.comparison import KL, OVER_PARTITIONS, P_HOLM, STAR, by_client, compare_runs, details, run_states
 from fedjax_bal.report.published import paper_comparison_of_sweep
 from fedjax_bal.report.reading import ReportedRuns, read_runs
 from fedjax_bal.report.sweep_page import best_settings, comparisons, leaders, unfinished, verdicts
 from fedjax_bal.report.sweep_results import read_results
 from fedjax_bal.report.tables import Table
 
-_ACCURACY = "Test accuracy in %, ± standard deviation over seeds."
+_ACCURACY = "Test accuracy in %, ± standard deviation over {}."
 _MOST_ROWS = 40
 
 
@@ -41,7 +41,7 @@ def results_of(runs: ReportedRuns) -> tuple[list[Table], list[str]]:
         *run_states(runs),
         *_in_short(comparison.tables),
         *details(runs.record.summary["runs"], [CLIENTS, NEW_CLIENTS]),
-        *(by_client(runs.record.clients) if named else []),
+        *(by_client(runs) if named else []),
     ]
     return tables, [*comparison.warnings, *comparison.verdicts]
 
@@ -49,7 +49,8 @@ def results_of(runs: ReportedRuns) -> tuple[list[Table], list[str]]:
 def _in_short(tables: Sequence[Table]) -> list[Table]:
     """Shortens the note for a terminal and shows it once; a single comparison gets no title."""
     starred = any(P_HOLM in table.headings for table in tables)
-    note = f"{_ACCURACY} {STAR}" if starred else _ACCURACY
+    crossed = any(OVER_PARTITIONS in table.note for table in tables)
+    note = _ACCURACY.format(OVER_PARTITIONS if crossed else "seeds") + f" {STAR}" * starred
     noted = [table._replace(note="") for table in tables[:-1]]
     noted += [table._replace(note=note, remarks={"KL": KL}) for table in tables[-1:]]
     return noted if len(noted) > 1 else [table._replace(title="") for table in noted]

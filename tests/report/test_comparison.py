@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rounding import STEPS, SUM
 
-from fedjax_bal.lab import ClientResults, as_csv
+from fedjax_bal.lab import ClientResults, RunRecord, as_csv
 from fedjax_bal.metrics import METRICS, NOTHING, REPORT_TABLES, SeededDraw, compare, paired_difference, seeds_needed
 from fedjax_bal.report.comparison import (
     by_client,
@@ -22,6 +22,7 @@ from fedjax_bal.report.comparison import (
     tied,
     verdict,
 )
+from fedjax_bal.report.reading import ReportedRuns
 from fedjax_bal.report.tables import MINUS
 
 
@@ -102,6 +103,35 @@ def test_the_verdict_claims_nothing_that_holm_withdraws():
     assert [round(paired_difference(b, other).p, 3) for other in others] == [0.035, 0.035]
     assert leader(summaries) is None and comparison_table([summaries], None).best == set()
     assert "isn't significant" in verdict(summaries) and "3 comparisons" in verdict(summaries)
+
+
+def test_a_method_that_lost_runs_does_not_win_by_the_others():
+    made = [*final(a=[0.50, 0.51, 0.52]), *final(b=[0.80, 0.811])]
+    lost = {**made[-1], "seed": 2, **dict.fromkeys(("final_accuracy", "best_accuracy", "last5_accuracy"))}
+    assert leader(compare(made)).method == "b"
+    summaries = compare([*made, {**lost, "failure": "diverged"}])
+    assert leader(summaries) is None
+    assert verdict(summaries).startswith("No clear winner: b has the highest accuracy, 80.")
+    assert verdict(summaries).endswith(", but in only 2 of 3 runs.")
+
+
+def test_equal_differences_are_no_test():
+    assert "is the same in all runs: no spread to test" in verdict(compare(final(a=[0.25, 0.5], b=[0.5, 0.75])))
+
+
+def test_on_an_imbalanced_test_set_equal_accuracies_have_no_leader():
+    made = final(a=[0.5, 0.5], b=[0.5, 0.5])
+    for run in made:
+        run["balanced_accuracy"] = 0.25
+    assert not any("over all its rows" in said for said in remarks(compare(made)))
+
+
+def test_deviations_over_partitions_are_called_so():
+    crossed = [
+        {**run, "seed": SeededDraw(5 + run["seed"] // 2, run["seed"] % 2)} for run in final(a=[0.5, 0.6, 0.3, 0.4])
+    ]
+    assert "deviation over partitions, whose seeds are averaged first" in notes([compare(crossed)])
+    assert "deviation over seeds" in notes([compare(final(a=[0.5, 0.6]))])
 
 
 def test_methods_that_differ_from_the_first_after_the_correction_are_named():
@@ -259,10 +289,16 @@ def of_run(method, seed, accuracies, names=None):
     return ClientResults(method, seed, names, 10 + clients, known, accuracies, accuracies, accuracies, clients < 0)
 
 
+def reported(*clients, **config):
+    """As much of a run's folder as a table by client looks at."""
+    summary = {"runs": [], "partitions": []}
+    return ReportedRuns(RunRecord(config, "", [], summary, clients=list(clients)), {"": config})
+
+
 def test_each_of_a_few_clients_has_its_accuracy_with_each_method():
     names = ("Mainz", "Jena", "Köln")
     runs = [of_run("fedavg", 0, [0.5, 0.9, np.nan], names), of_run("fedavg", 1, [0.7, 0.9, np.nan], names)]
-    (found,) = by_client([*runs, of_run("rebafl", 0, [0.25, 1.0, np.nan], names)])
+    (found,) = by_client(reported(*runs, of_run("rebafl", 0, [0.25, 1.0, np.nan], names)))
     assert found.headings == ("Client", "Training rows", "Test rows", "fedavg, %", "rebafl, %")
     assert found.rows == [
         ("Mainz", "10", "1", "60.0 ± 14.1", "25.0"),
@@ -274,16 +310,20 @@ def test_each_of_a_few_clients_has_its_accuracy_with_each_method():
 def test_of_many_clients_the_ten_worst_are_shown():
     accuracies = np.linspace(1, 0, 25)
     accuracies[24] = np.nan
-    (found,) = by_client([of_run("a", 0, accuracies), of_run("b", 0, accuracies)])
+    (found,) = by_client(reported(of_run("a", 0, accuracies), of_run("b", 0, accuracies)))
     assert [row[0] for row in found.rows] == [str(client) for client in range(23, 13, -1)]
     assert "10 of 24 clients" in found.note
-    (every,) = by_client([of_run("a", 0, accuracies[:20])])
+    (every,) = by_client(reported(of_run("a", 0, accuracies[:20])))
     assert len(every.rows) == 20
 
 
 def test_clients_of_another_partition_for_each_seed_have_no_common_table():
     other = of_run("a", 1, [0.5, 0.5])._replace(training_rows=np.array([7, 8]))
-    assert by_client([of_run("a", 0, [0.5, 0.5]), other]) == by_client([]) == []
+    assert by_client(reported(of_run("a", 0, [0.5, 0.5]), other)) == by_client(reported()) == []
+    runs = of_run("a", 0, [0.5, 0.5]), of_run("a", 1, [0.5, 0.5])  # as many rows, but others
+    assert by_client(reported(*runs)) and by_client(reported(*runs, partition_seeds=[3, 4])) == []
+    named = [run._replace(names=("Ann", "Bo")) for run in runs]
+    assert by_client(reported(*named, partition_seeds=[3, 4]))  # a natural partition has no draw
 
 
 def one(method, seed, final, **more):

@@ -51,6 +51,18 @@ def test_without_traffic_there_is_no_picture_of_it(folder):
     assert list(figures(folder)) == [name for name in ALWAYS if name != "traffic"]
 
 
+def test_a_method_whose_run_failed_before_its_first_evaluation_has_no_curve_of_the_others(make_run, tmp_path):
+    folder = make_run(tmp_path / "run")
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["runs"][-1] |= {"rounds": 0, "failure": "round 1: not finite"}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    kept = [line for line in lines if (line["method"], line["seed"]) != ("rebafl", 2)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    drawn = next(figure for name, _, _, figure in run_figures(read_runs([folder])) if name == "accuracy-1")
+    assert [len(line.get_xdata()) for line in drawn.axes[0].lines] == [20]
+
+
 def test_traffic_is_that_of_all_rounds_until_then_in_megabytes(folder):
     axes = figures(folder)["traffic"][2].axes[0]
     np.testing.assert_allclose(axes.lines[0].get_xdata(), 2 * np.arange(1, 6))  # 1 MB up and 1 MB down a round

@@ -59,10 +59,11 @@ def test_a_table_has_a_row_for_each_method_and_a_column_for_each_metric():
         ({"b": [0.7, 0.5], "c": [0.3, 0.1]}, ["a", "b"], ["c"]),
         # A method that lacks a run neither leads nor ties.
         ({"b": [0.9, None], "c": [0.4, 0.6]}, ["a"], []),
+        ({"a": [0.5, None], "b": [0.9, None]}, [], []),
     ],
 )
 def test_the_best_mean_is_bold_and_those_that_may_equal_it_are_underlined(others, best, close):
-    text = table(("", runs(a=[0.5, 0.7], **others)), bold=True)
+    text = table(("", runs(**{"a": [0.5, 0.7], **others})), bold=True)
     assert [row[0] for row in cells(text) if "textbf" in row[1]] == best
     assert [row[0] for row in cells(text) if "underline" in row[1]] == close
     assert "Bold: " in text and "Underlined: " in text

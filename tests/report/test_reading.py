@@ -83,6 +83,19 @@ def test_names_come_before_labels_and_folders_after_both(folder, make_run, tmp_p
     assert len(compare_runs(joined).groups) == 1
 
 
+def test_runs_to_different_targets_or_of_different_lengths_are_no_equals(make_run, tmp_path):
+    folders = [make_run(tmp_path / "a"), make_run(tmp_path / "b")]
+    same = read_runs(folders)
+    assert {run["rounds_to_target"] for run in same.record.summary["runs"]} == {8, 9, None}
+    assert "different numbers of rounds" not in " ".join(compare_runs(same).warnings)
+    edit_summary(folders[1], lambda summary: summary.update(target_accuracy=0.5))
+    other = read_runs(folders)
+    assert {run["rounds_to_target"] for run in other.record.summary["runs"]} == {None}
+    assert {row["metric"] for row in compare_runs(other).statistics()}.isdisjoint({"rounds_to_target"})
+    edit_summary(folders[0], lambda summary: summary["runs"][0].update(rounds=25))
+    assert "different numbers of rounds" in " ".join(compare_runs(read_runs(folders[:1])).warnings)
+
+
 def test_runs_on_files_of_one_name_are_on_the_same_data_if_the_content_is_equal(make_run, tmp_path):
     folders = [make_run(tmp_path / name) for name in "abc"]
     edit_summary(folders[2], lambda summary: summary["partitions"][0].update(sha256="0" * 64))
