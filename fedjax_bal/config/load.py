@@ -19,7 +19,7 @@ from fedjax_bal.config.merge import (
     merge,
     name_in_results,
     parse_overrides,
-    with_absolute_paths,
+    refuse_repeated,
     with_changes,
     with_entries,
 )
@@ -128,10 +128,11 @@ def _read_file(path: str | os.PathLike[str] | None, above: tuple[str, ...]) -> S
         below.stated.pop("name", None)
 
     changes = []
-    for key, value in with_absolute_paths(data, file.parent).items():
+    for key, value in data.items():
         short = key not in Config.model_fields and all(key.split("."))
         changes.append((tuple(key.split(".")) if short else (key,), value))
-    stated, _ = with_changes(below.stated, changes, source)
+    stated, paths = with_changes(below.stated, changes, source, file.parent)
+    refuse_repeated(paths, data.values(), source)
     swept = [key for axis in axes if isinstance(axis, Mapping) for key in axis] if isinstance(axes, list) else []
     own = "paper" in data or any(str(key).startswith("paper.") for key in swept)
     return Sheet(source, stated, [], axes, paper=stated if own else below.paper)

@@ -5,6 +5,7 @@ file and the command line may give a name for a section, a number of seeds, or a
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -147,9 +148,11 @@ def key_paths(section: type[Section], value: Any, path: KeyPath = ()) -> Iterato
 
 
 def with_changes(
-    data: Mapping[str, Any], changes: Sequence[Change], source: str
+    data: Mapping[str, Any], changes: Sequence[Change], source: str, folder: str | os.PathLike[str] = os.curdir
 ) -> tuple[dict[str, Any], list[KeyPath]]:
     """Applies changes whose paths may be short; returns the new mapping, and the complete paths of the changes.
+
+    Paths of files among the values are relative to `folder`, and become absolute.
 
     Raises:
         ConfigError: a path is ambiguous or leads nowhere.
@@ -162,7 +165,16 @@ def with_changes(
     first = [(completed_path(path, value, data), value) for path, value in changes]
     chosen = merge(data, [change for change in first if _rank(Config, change[0]) < 2], source=source)
     paths = [completed_path(path, value, chosen, source) for path, value in changes]
-    return merge(data, zip(paths, (value for _, value in changes), strict=True), source=source), paths
+    values = [with_absolute_paths(value, folder, path) for path, (_, value) in zip(paths, changes, strict=True)]
+    return merge(data, zip(paths, values, strict=True), source=source), paths
+
+
+def refuse_repeated(paths: Sequence[KeyPath], values: Iterable[Any], source: str) -> None:
+    """Raises `ConfigError` for a key that a file gives twice, such as `rounds` beside `training: {rounds: 5}`."""
+    keys = Counter(key for path, value in zip(paths, values, strict=True) for key, _ in _leaves(Config, path, value))
+    twice = next((key for key, times in keys.items() if times > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{source}: {dotted_path(twice)}: given twice, once by a short name; give it once")
 
 
 def completed_path(given: KeyPath, value: Any, data: Any, source: str | None = None) -> KeyPath:
@@ -216,7 +228,7 @@ def with_absolute_paths(value: Any, folder: str | os.PathLike[str], path: KeyPat
     if isinstance(value, list):
         return [with_absolute_paths(item, folder, (*path, index)) for index, item in enumerate(value)]
     keys = [part for key in path if isinstance(key, str) for part in key.split(".")]
-    is_path = keys == ["weights"] or (len(keys) > 1 and keys[-1] == PATHS.get(keys[-2]))
+    is_path = len(keys) > 1 and keys[-1] == PATHS.get(keys[-2])
     if is_path and isinstance(value, str) and value.strip():
         return os.path.normpath(os.path.join(os.path.abspath(folder), value))
     return value
@@ -259,8 +271,7 @@ def parse_overrides(overrides: Sequence[str]) -> tuple[list[Change], dict[str, l
                 raise ConfigError(f"{COMMAND_LINE}: {key}: received two axes; give all its values in one")
             axes[key] = listed
         else:
-            parsed = listed if several else parse_yaml(value, where)
-            changes.append((path, with_absolute_paths(parsed, os.curdir, path)))
+            changes.append((path, listed if several else parse_yaml(value, where)))
     return changes, axes
 
 

@@ -119,7 +119,7 @@ def _product_gradients(saved: tuple[Array, Array], cotangent: Array) -> tuple[Ar
         # optimizer's update, so that the gradient is never in memory. It would also fuse the layers before it, and
         # compute them again for each number of the result, but it doesn't fuse a gather.
         every = lax.optimization_barrier(jnp.arange(len(inputs)))
-        rows, columns = (values.at[every].get(mode="promise_in_bounds") for values in (inputs, cotangent))
+        rows, columns = (jnp.asarray(array).at[every].get(mode="promise_in_bounds") for array in (inputs, cotangent))
         return cotangent @ kernel.T, (rows[:, :, None] * columns[:, None]).sum(0)
     # XLA:CPU's fastest product needs a left operand that is contiguous in memory. Without the barrier, XLA would fold
     # the transposition into the product, and so choose a slower one.

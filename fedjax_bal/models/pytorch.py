@@ -158,7 +158,7 @@ def weights_from_torch(model: Model, state: Any) -> Variables:
     nested = unflatten_dict({name: np.array(array, np.float32) for name, array in leaves.items()}, sep=".")
     variables = Variables(nested["params"], nested.get("stats", {}))
     if arrays is not state:
-        _check_results(model, variables, state)
+        _check_results(model, variables, state, "state")
     return variables
 
 
@@ -173,7 +173,8 @@ def weights_to_torch(model: Model, variables: Variables, like: Any, *, federatio
     Args:
         model: the model.
         variables: its weights.
-        like: the network, a `torch.nn.Module`, or its `state_dict()`, for names and shapes.
+        like: the network, a `torch.nn.Module`, whose results with these weights are compared with the model's, as in
+            `weights_from_torch`; or its `state_dict()`, which only has names and shapes.
         federation: the federation that the model was trained on, or `load_run(...).trained().inputs`; None for weights
             that come without the normalisation of their inputs.
 
@@ -183,7 +184,8 @@ def weights_to_torch(model: Model, variables: Variables, like: Any, *, federatio
         none.
 
     Raises:
-        ValueError: the layers aren't those of the model, in number, kind or shape.
+        ValueError: the layers aren't those of the model, in number, kind or shape; or the network gives other results
+            than the model, as with other values in layers that weren't trained.
 
     Example:
         >>> from fedjax_bal import data
@@ -198,9 +200,20 @@ def weights_to_torch(model: Model, variables: Variables, like: Any, *, federatio
     """
     arrays = _state_of(model, like, "like")
     ours = named_leaves(variables)
-    converted = {name: leaf.to_torch(np.asarray(ours[leaf.name])) for name, leaf in _matched(model, arrays, "like")}
+    leaves = dict(_matched(model, arrays, "like"))
+    converted = {name: leaf.to_torch(np.asarray(ours[leaf.name])) for name, leaf in leaves.items()}
     given = {name: converted[name] if name in converted else _on_host(value) for name, value in arrays.items()}
-    return {name: np.array(array, order="C") for name, array in given.items()} | _normalisation(model, federation)
+    state = {name: np.array(array, order="C") for name, array in given.items()}
+    if arrays is not like:
+        torch = importlib.import_module("torch")
+        network = copy.deepcopy(like)
+        network.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
+        with_head = any(leaf.name.startswith("params.head.") for leaf in leaves.values())
+        known = named_leaves(jax.eval_shape(model.init, jax.random.key(0)))
+        names = [name for name in known if with_head or not name.startswith("params.head.")]
+        nested = unflatten_dict({name: ours[name] for name in names}, sep=".")
+        _check_results(model, Variables(nested["params"], nested.get("stats", {})), network, "like")
+    return state | _normalisation(model, federation)
 
 
 def _normalisation(model: Model, federation: Any) -> dict[str, np.ndarray]:
@@ -271,12 +284,13 @@ def _numbers(value: Any, received: str) -> np.ndarray:
     return array
 
 
-def _check_results(model: Model, variables: Variables, network: Any) -> None:
+def _check_results(model: Model, variables: Variables, network: Any, argument: str) -> None:
     """Refuses a network whose results on random inputs aren't the model's."""
     if problem := difference(model, variables, network):
         raise ValueError(
-            f"state: received a network that has the weights of the model {model.name} but {problem}; must give the "
-            f"model's results: compare activations, padding, pooling and kinds of normalisation; {_UNCHECKED}"
+            f"{argument}: received a network that has the weights of the model {model.name} but {problem}; must give "
+            "the model's results: compare activations, padding, pooling, kinds of normalisation and weights that "
+            f"aren't trained; {_UNCHECKED}"
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from optax import contrib
 
@@ -259,6 +260,7 @@ def optimizer(
     one_of("optimizer", name, optimizer_names())
     one_of("optimizer: clip_at", clip_at, ("start", "end"))
     known = option_names(name)
+    options = {option: value.item() if isinstance(value, np.generic) else value for option, value in options.items()}
     for option in options:
         one_of(f"option of the optimizer {name}", option, known)
     rate = finite_number("optimizer: learning_rate", learning_rate)
@@ -278,12 +280,21 @@ def optimizer(
         # The same steps without a buffer.
         del options["momentum"]
         options.pop("nesterov", None)
+    if "momentum" not in options and momentum:
+        options["momentum"] = momentum  # that of LARS and SM3 by default, which parts must know
     if options.get("momentum") is not None:
         finite_number("optimizer: momentum", options["momentum"], high=_BELOW_ONE)
     numbers: dict[str, float] = {}
     flags: dict[str, Any] = {}
     for option, value in options.items():
-        if is_number(value) and type(defaults[option].default) is not int:
+        default = defaults[option].default
+        if isinstance(default, bool) and not isinstance(value, bool):
+            raise ValueError(f"optimizer: {option}: received {value!r}, must be True or False")
+        if isinstance(default, int | float) and not isinstance(default, bool):
+            kind = "an integer" if isinstance(default, int) else "a number"
+            if not is_number(value) or (isinstance(default, int) and int(value) != value):
+                raise ValueError(f"optimizer: {option}: received {value!r}, must be {kind}")
+        if is_number(value) and type(default) is not int:
             numbers[option] = finite_number(f"optimizer: {option}", value, low=-math.inf)
         else:
             # Integers such as a block size determine shapes and must stay Python numbers. Where optax annotates them as

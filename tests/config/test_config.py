@@ -731,6 +731,21 @@ def test_a_moved_file_leaves_a_run_what_it_is(tmp_path):
     assert digest("/here") == digest("/there") != digest("/here", "other.csv")
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("rounds: 5\ntraining: {rounds: 6}", "training.rounds"),
+        ("lr: 0.1\nlearning_rate: 0.2", "training.optimizer.learning_rate"),
+        ("partition: iid\nscheme: natural", "partition.scheme"),
+    ],
+)
+def test_a_key_that_a_file_gives_twice_is_refused(tmp_path, text, key):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"{text}\nmethods: [fedavg]\n")
+    with pytest.raises(ConfigError, match=f"mine.yaml: {key}: given twice, once by a short name"):
+        load_config(file)
+
+
 def test_a_models_weights_are_a_file_like_others(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("model: {name: mlp, weights: w.npz}\nmethods: [fedavg]\n")
@@ -739,6 +754,13 @@ def test_a_models_weights_are_a_file_like_others(tmp_path):
     again = load_config(file, ["model.weights=/elsewhere/w.npz"])
     other = load_config(file, ["weights=v.npz"])
     assert other.model.weights == str(Path("v.npz").absolute())
+    file.write_text("availability: trace\nfile: t.csv\nweights: w.npz\nmethods: [fedavg]\n")  # by short names
+    config = load_config(file)
+    assert config.availability.parameters["file"] == str(tmp_path / "t.csv")
+    assert config.model.weights == str(tmp_path / "w.npz")
+    assert load_config(file, ["file=u.csv"]).availability.parameters["file"] == str(Path("u.csv").absolute())
+    file.write_text("model: {name: mlp, weights: w.npz}\nmethods: [fedavg]\n")
+    config = load_config(file)
     assert run_digest(again) == run_digest(config) != run_digest(other)
     assert "weights" in resolved_yaml(config) and "weights" not in resolved_yaml(load_config(None))
     # A paper's table that starts from pretrained weights is not the paper's.

@@ -37,6 +37,13 @@ def test_values_and_derivatives_are_those_of_lax_alone_and_stacked(rows):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=SUM, atol=SUM), own, theirs)
 
 
+def test_inputs_of_numpy_have_derivatives():
+    inputs, kernel = np.ones((3, 4), np.float32), jnp.ones((4, 2))
+    np.testing.assert_array_equal(
+        jax.grad(lambda kernel: dense_product(inputs, kernel).sum())(kernel), np.full((4, 2), 3)
+    )
+
+
 def test_inputs_with_more_axes_go_through_lax():
     inputs, kernel = jnp.ones((2, 3, 4)), jnp.ones((4, 5))
     product = jax.eval_shape(lambda: dense_product(inputs, kernel, (((2,), (0,)), ((), ()))))

@@ -1,6 +1,7 @@
 """Networks of PyTorch itself: equal predictions on raw inputs in both, and networks that would differ are refused."""
 
 import flax.linen as nn
+import jax
 import numpy as np
 import pytest
 from rounding import SUM
@@ -82,6 +83,27 @@ def test_there_and_back_both_predict_the_same_on_raw_inputs(dtype):
     wanted = model.apply(end.variables, normalised, train=False)[0].logits
     assert abs(np.asarray(wanted - logits.logits)).max() > 0.01  # training has changed the network
     np.testing.assert_allclose(in_torch(net, (raw - mean) / std), wanted, atol=SUM, rtol=SUM)
+
+
+def test_weights_go_back_only_into_a_network_that_computes_the_same():
+    model = build("mlp", 6, (6,), hidden=[6])
+    variables = model.init(jax.random.key(0))
+    right = tnn.Sequential(tnn.Linear(6, 6), tnn.ReLU(), tnn.Linear(6, 6))
+    assert len(weights_to_torch(model, variables, right, federation=None)) == 4
+
+    class Turned(tnn.Module):
+        """Layers of one shape, registered in another order than that in which they compute."""
+
+        def __init__(self):
+            super().__init__()
+            self.out, self.first = tnn.Linear(6, 6), tnn.Linear(6, 6)
+
+        def forward(self, inputs):
+            return self.out(torch.relu(self.first(inputs)))
+
+    for net in (Turned(), tnn.Sequential(tnn.Linear(6, 6), tnn.Tanh(), tnn.Linear(6, 6))):
+        with pytest.raises(ValueError, match="like: received a network .* gives results on random inputs that differ"):
+            weights_to_torch(model, variables, net, federation=None)
 
 
 def test_mean_and_std_have_to_be_taken_out():

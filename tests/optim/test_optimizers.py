@@ -124,6 +124,9 @@ def test_no_momentum_means_none_whatever_optax_would_take():
         (lambda: optimizer("sgd", float("nan")), "learning_rate: received nan"),
         (lambda: optimizer("sgd", 0.1, momentum=1.0), "momentum: received 1.0"),
         (lambda: optimizer("sgd", 0.1, nesterov=True), "nesterov: received without a momentum"),
+        (lambda: optimizer("sgd", 0.1, momentum=0.9, nesterov="no"), "nesterov: received 'no', must be True or False"),
+        (lambda: optimizer("adam", 0.1, b1="0.9"), "b1: received '0.9', must be a number"),
+        (lambda: optimizer("muon", 0.1, ns_steps=2.5), "ns_steps: received 2.5, must be an integer"),
         (lambda: optimizer("sgd", 0.1, decay=0.0), "decay: received 0"),
         (lambda: optimizer("sgd", 1e39), r"learning_rate: received 1e\+39"),
         (
@@ -200,6 +203,12 @@ def test_a_transformation_is_traced_once():
     got = [float(step(as_optimizer("optimizer", own), np.float32(-1.0))) for own in (*given, *given)]
     assert got == pytest.approx([0.1, 0.2, 0.1, 0.2])
     assert len(traces) == 2
+
+
+def test_the_momentum_is_known_whatever_gives_it():
+    assert optimizer("sgd", 0.1, momentum=np.float32(0.5)).momentum == 0.5
+    assert optimizer("lars", 0.1).momentum == optimizer("sm3", 0.1).momentum == 0.9  # optax's default
+    assert optimizer("sgd", 0.1).momentum == 0
 
 
 def test_a_traced_number_is_kept():
