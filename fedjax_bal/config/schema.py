@@ -543,7 +543,11 @@ class LocalOptimizerSection(OptimizerSection):
 
 
 class ServerOptimizerSection(OptimizerSection):
-    """The optimizer that applies the cohort's mean update, by default plain addition."""
+    """The optimizer that applies the cohort's mean update, by default plain addition.
+
+    A recipe that brings a server optimizer replaces plain addition, which is `sgd` with a rate of 1, also if it is
+    stated, and is refused beside any other one.
+    """
 
     learning_rate: Positive = 1.0
 

@@ -18,10 +18,11 @@ from fedjax_bal.optim.schedules import Schedule, given_schedule
 from fedjax_bal.types import Array, PyTree
 from fedjax_bal.validate import finite_number, is_number, one_of
 
-# `optimizer` has its own learning rate and decay; the others aren't numbers or have their own argument.
+# `optimizer` has its own learning rate and decay, which another rate beside it wouldn't follow; the others aren't
+# numbers or have their own argument.
 _NOT_OPTIONS = {
-    *("decay", "learning_rate", "mask", "kwargs", "schedule", "step_schedule", "clip_norm", "clip_value"),
-    *("init_step", "muon_weight_dimension_numbers", "ns_coeffs", "weight_dimension_numbers"),
+    *("adam_learning_rate", "clip_norm", "clip_value", "decay", "init_step", "kwargs", "learning_rate", "mask"),
+    *("muon_weight_dimension_numbers", "ns_coeffs", "schedule", "step_schedule", "weight_dimension_numbers"),
 }
 # Excluded: optimizers that need more than a gradient at each step (a loss, a key), that evaluate other parameters than
 # they train, or are deprecated.
