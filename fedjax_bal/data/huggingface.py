@@ -205,7 +205,7 @@ def _default_inputs(source: str, rows: Any, label: str, clients: str | None) -> 
         return pictures[0]
     if "image" in rows.features:
         return "image"
-    shown = [name for name in rows.features if name in (*rows.format["columns"], label, clients)]
+    shown = [name for name in rows.features if name in {*rows.format["columns"], label, clients}]
     names = input_names(source, shown, label, clients)
     lists = [name for name in names if pictures or _is_nested(rows.features[name])]
     if lists and len(names) > 1:
