@@ -129,9 +129,11 @@ def federate(
         images = dataset.train_images
         labels = dataset.train_labels
         num_classes = len(dataset.class_names)
-        (name, times), *_ = Counter(str(name).strip() for name in dataset.class_names).most_common(1)
-        if times > 1:
-            raise ValueError(f"class_names: received {name!r} {times} times, must be a different name for each class.")
+        for name, times in Counter(str(name).strip() for name in dataset.class_names).items():
+            if times > 1:
+                raise ValueError(
+                    f"class_names: received {name!r} {times} times, must be a different name for each class."
+                )
         mean = dataset.mean if mean is None else mean
         std = dataset.std if std is None else std
         if mean is None or std is None:

@@ -92,8 +92,8 @@ def _test_labels(labels: Any, class_names: Sequence[str] | None, *, beside_frame
         if both and any(names[label] != str(label) for label in found):
             raise ValueError(
                 f"test labels: received the integers {', '.join(map(str, found[:9]))} beside an array, which may be "
-                f"names or numbers of the classes {', '.join(names[:9])}: pass names as texts, labels.astype(str), in "
-                "place of numbers from 0 np.array(class_names)[labels], or a data set as it is"
+                f"names or numbers of the classes {', '.join(names[:9])}: pass texts, labels.astype(str) for names, or "
+                "np.array(federation.class_names)[labels] for numbers; or a data set"
             )
         return labels
     if class_names is None:
