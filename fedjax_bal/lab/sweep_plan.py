@@ -120,7 +120,7 @@ def _choose_values(axes: Sequence[Axis], key: str, values: Sequence[Any], source
             if all(value in axis.values[column] for value in values):
                 axis = Axis(axis.keys, tuple(zip(*rows, strict=True)))
             elif len(axis.keys) == 1:
-                axis = _axis({key: values}, COMMAND_LINE)
+                axis = _axis({key: with_absolute_paths(values, os.curdir, path_of(key))}, COMMAND_LINE)
             else:
                 known = ", ".join(dict.fromkeys(map(shown, axis.values[column])))
                 others = ", ".join(other for other in axis.keys if other != key)

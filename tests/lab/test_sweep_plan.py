@@ -1,5 +1,7 @@
 """Sweeps read from a file: their axes, points, labels, and what is wrong with them."""
 
+from pathlib import Path
+
 import pytest
 import small_run
 
@@ -187,7 +189,9 @@ def test_names_on_the_command_line_stand_for_the_entries_of_the_base():
 
 def test_files_on_an_axis_lie_beside_the_sweep(write, tmp_path):
     file = write("base: small.yaml\nsweep: [{delivery: [{name: trace, file: a.csv}]}, {delivery.file: [b.csv]}]")
-    assert load_sweep(file).points[0].config.delivery.parameters["file"] == str(tmp_path / "b.csv")
+    read = lambda *changes: load_sweep(file, changes).points[0].config.delivery.parameters["file"]
+    assert read() == read("delivery.file=b.csv") == str(tmp_path / "b.csv")  # a value of the axis
+    assert read("delivery.file=c.csv") == str(Path("c.csv").absolute())  # another one, of the command line
 
 
 def test_keys_whose_ends_are_alike_keep_all_of_their_names(write):
