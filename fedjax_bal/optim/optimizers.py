@@ -293,7 +293,7 @@ def optimizer(
             raise ValueError(f"optimizer: {option}: received {value!r}, must be True or False")
         if isinstance(default, int | float) and not isinstance(default, bool):
             kind = "an integer" if isinstance(default, int) else "a number"
-            if not is_number(value) or (isinstance(default, int) and int(value) != value):
+            if not is_number(value) or (isinstance(default, int) and not float(value).is_integer()):
                 raise ValueError(f"optimizer: {option}: received {value!r}, must be {kind}")
         if is_number(value) and type(default) is not int:
             numbers[option] = finite_number(f"optimizer: {option}", value, low=-math.inf)

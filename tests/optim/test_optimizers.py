@@ -127,6 +127,7 @@ def test_no_momentum_means_none_whatever_optax_would_take():
         (lambda: optimizer("sgd", 0.1, momentum=0.9, nesterov="no"), "nesterov: received 'no', must be True or False"),
         (lambda: optimizer("adam", 0.1, b1="0.9"), "b1: received '0.9', must be a number"),
         (lambda: optimizer("muon", 0.1, ns_steps=2.5), "ns_steps: received 2.5, must be an integer"),
+        (lambda: optimizer("muon", 0.1, ns_steps=np.inf), "ns_steps: received inf, must be an integer"),
         (lambda: optimizer("sgd", 0.1, decay=0.0), "decay: received 0"),
         (lambda: optimizer("sgd", 1e39), r"learning_rate: received 1e\+39"),
         (
