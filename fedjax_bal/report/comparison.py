@@ -382,9 +382,8 @@ def verdict(methods: Sequence[MethodSummary]) -> str:
     if lead.low is None:
         return f"{leads}; with fewer than two paired seeds it may be chance."
     if lead.p is None:
-        doubt = (
-            f"its lead over {other.method}, {SHARE.show(other.headline)}%, is the same in all runs: no spread to test"
-        )
+        same = "is the same in all runs, so that there is no spread to test"
+        doubt = f"its lead over {other.method}, {SHARE.show(other.headline)}%, {same}"
     elif lead.low <= 0:
         doubt = f"the 95% interval of its lead over {other.method}, {SHARE.show(other.headline)}%, includes 0"
     else:

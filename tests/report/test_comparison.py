@@ -116,7 +116,9 @@ def test_a_method_that_lost_runs_does_not_win_by_the_others():
 
 
 def test_equal_differences_are_no_test():
-    assert "is the same in all runs: no spread to test" in verdict(compare(final(a=[0.25, 0.5], b=[0.5, 0.75])))
+    assert "is the same in all runs, so that there is no spread to test" in verdict(
+        compare(final(a=[0.25, 0.5], b=[0.5, 0.75]))
+    )
 
 
 def test_on_an_imbalanced_test_set_equal_accuracies_have_no_leader():

@@ -284,7 +284,7 @@ def _with_empty_places(plan: Plan, num_clients: int) -> Plan:
     if not clients.size:
         raise ValueError(
             f"plan: received no clients (shape {clients.shape}), must list at least one place: for a round in which "
-            "nobody trains, clients [[-1]] and delivered [[False]]"
+            "nobody trains, pass clients [[-1]] and delivered [[False]]"
         )
     inside = (clients >= 0) & (clients < num_clients)
     others = jax.tree.map(jnp.asarray, tuple(plan[2:]))
