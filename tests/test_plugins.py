@@ -425,6 +425,8 @@ def test_python_registers_too():
         return load("fashion_mnist_small")._replace(mean=None, train_labels=np.zeros(count, np.int32))
 
     assert len(load("dots", count=3).train_labels) == 3
+    assert load("dots").std == load("fashion_mnist_small").std  # which the reader has set
+    assert load("dots").mean != load("fashion_mnist_small").mean  # which it hasn't
     with pytest.raises((ValueError, DataError), match="takes count, received 'side'"):
         load("dots", side=3)
 
