@@ -22,6 +22,7 @@ from fedjax_bal.config.identity import (
     config_leaves,
     continues,
     differences,
+    differing_leaves,
     leaves,
     method_digest,
     resolved_sheet,

@@ -162,12 +162,16 @@ def differences(here: Config, asked: Config) -> list[str]:
         sheet["methods"] = {entry["name"]: entry for entry in sheet["methods"]}
     for name in theirs["methods"].keys() - ours["methods"].keys():
         del theirs["methods"][name]  # a method that is added isn't in the way
-    ours, theirs = leaves(ours), leaves(theirs)
-    shown = lambda sheet, path: received_value(sheet[path]) if path in sheet else "absent"
+    return differing_leaves(ours, theirs)
+
+
+def differing_leaves(here: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    """Lists the values in which a folder's file and what is asked for differ, by dotted path."""
+    ours, theirs = ({path: received_value(value) for path, value in leaves(sheet).items()} for sheet in (here, asked))
     return [
-        f"{path}: {shown(ours, path)} here, {shown(theirs, path)} asked for"
+        f"{path}: {ours.get(path, 'absent')} here, {theirs.get(path, 'absent')} asked for"
         for path in dict.fromkeys([*ours, *theirs])
-        if shown(ours, path) != shown(theirs, path)
+        if ours.get(path) != theirs.get(path)
     ]
 
 

@@ -32,7 +32,7 @@ from fedjax_bal.files import open_to_append, own_folder, parse_json
 from fedjax_bal.lab import checkpoint
 from fedjax_bal.lab.copies import FILE_COPIES, PLUGIN_COPIES, copied_files, copied_plugins
 from fedjax_bal.lab.csv_text import as_csv, read_csv
-from fedjax_bal.lab.errors import CHOOSE_ANOTHER, START_OVER, FolderError, ForeignFolderError, reading, writing
+from fedjax_bal.lab.errors import CHOOSE_ANOTHER, START_OVER, FolderError, reading, writing
 from fedjax_bal.lab.output_folder import SUMS, OutputFolder
 from fedjax_bal.lab.records import ClientResults, Partition, RunRecord, unwritten_summary
 from fedjax_bal.metrics import METRICS, TEXT
@@ -113,40 +113,22 @@ class RunFolder(OutputFolder):
 
     marker = _CONFIG
     kind = "a run folder"
+    content = "configuration"
     page = _REPORT
     contents = (_CONFIG, *_RESULTS, *_ANALYSES, *COPIES)
 
     # Ownership
 
     @contextlib.contextmanager
-    def claimed(self, config: Config, *, lock: bool = True) -> Iterator[str]:
-        """Locks the folder, and compares its configuration with the requested one; yields the result of `compared`.
-
-        A dry run takes no `lock`, and writes nothing.
-
-        Raises:
-            ForeignFolderError: the folder belongs to another configuration, or a process has just started one there.
-            FolderError: the folder can't be written, is in use, or holds something else; a point of a sweep is in use
-                while its sweep trains.
-        """
-        if not self.first:
-            yield AUTO  # the first process tells the form
-            return
-        # Compared before it is locked: a process that goes on to another folder must not keep this one's out.
-        form = self.compared(config)
-        if not lock:
-            yield form
-            return
-        with self._locked(f"{run_digest(config)} {config.seeds[0]}"):
+    def _locked(self, asked: Config) -> Iterator[None]:
+        with self._lock(f"{run_digest(asked)} {asked.seeds[0]}"):
             outer = Path(os.path.realpath(self.path)).parent
             # The sweep locks itself before it checks its points, so that one of the two processes sees the other.
             if outer.name == POINTS:
                 OutputFolder(outer.parent).check_unlocked()
-            if self._marker_text() != self._compared_text:  # by a process that had the lock in the meantime
-                form = self.compared(config)
-            yield form
+            yield
 
-    def compared(self, config: Config) -> str:
+    def compared(self, asked: Config) -> str:
         """Compares config.yaml with a configuration, once in a session.
 
         Returns:
@@ -156,45 +138,34 @@ class RunFolder(OutputFolder):
             ForeignFolderError: the configuration doesn't continue the folder's runs.
             FolderError: config.yaml can't be read, or wasn't written by a run.
         """
-        self._check_kind()
         file = self.path / _CONFIG
         with reading(file, CHOOSE_ANOTHER):
-            text = self._compared_text = self._marker_text()
+            text = self._marker_text()
             if text is None:
-                return chosen_form(config)
+                return chosen_form(asked)
             # Equal texts are equal configurations: parsing is slow in a large sweep.
             for form in AUTO_FORMS:
-                if resolved_yaml(with_convolution(config, form)) == text:
+                if resolved_yaml(with_convolution(asked, form)) == text:
                     return form
             try:
                 recorded = load_config(file, recorded=True)
             except ConfigError:
                 if self.read_sheet()[0].get(PYTHON):
-                    raise self._foreign("it was trained by fedjax_bal.compare in Python") from None
+                    raise self._foreign(["it was trained by fedjax_bal.compare in Python"]) from None
                 if missing := self.missing_plugins():
-                    raise self._foreign(
-                        f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to resume "
-                        f"there (a copy may be in {self.path / PLUGIN_COPIES})"
-                    ) from None
+                    used = f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to resume"
+                    raise self._foreign([f"{used} there (a copy may be in {self.path / PLUGIN_COPIES})"]) from None
                 raise
             if text != resolved_yaml(recorded):
                 raise FolderError(
                     f"{self.path}: its config.yaml was not written by a run; nothing in the folder was changed, "
                     "choose another with --out"
                 )
-        form = chosen_form(config, recorded)
-        asked = with_convolution(config, form)
+        form = chosen_form(asked, recorded)
+        asked = with_convolution(asked, form)
         if not continues(asked, recorded):
-            differing = differences(recorded, asked)
-            raise self._foreign("\n  ".join(differing[:8] + ["..."] * (len(differing) > 8)))
+            raise self._foreign(differences(recorded, asked))
         return form
-
-    def _foreign(self, differing: str) -> ForeignFolderError:
-        return ForeignFolderError(
-            f"{self.path}: belongs to a different configuration; nothing in it was changed. Choose another folder with "
-            f"--out, or ask for the same configuration. Differences:\n  {differing}",
-            differing,
-        )
 
     def begin(self, config: Config, *, fresh: bool) -> None:
         """Writes config.yaml, which assigns the folder to this configuration, after all other checks.

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from fedjax_bal.engine.host import Simulation, build_simulation
 from fedjax_bal.jax_setup import start_jax
 from fedjax_bal.lab import summary
 from fedjax_bal.lab.compare import Comparison, MemoryFolder, train_comparison
-from fedjax_bal.lab.errors import CHOOSE_ANOTHER, ForeignFolderError, reading, writing
+from fedjax_bal.lab.errors import CHOOSE_ANOTHER, reading, writing
 from fedjax_bal.lab.folder import PYTHON, RunFolder
 from fedjax_bal.lab.loop import Callback, DispatchStats, RunBatch
 from fedjax_bal.lab.outline import method_names
@@ -84,22 +84,20 @@ class Method:
 class PythonFolder(RunFolder):
     """The folder of a comparison of Python objects; its configuration is the mapping that describes them."""
 
-    @contextlib.contextmanager
-    def claimed_by(self, asked: Mapping[str, Any]) -> Iterator[None]:
-        """Locks the folder; raises `ForeignFolderError` if it has the runs of another comparison."""
-        with self._locked():
-            if self.exists():
-                recorded, _ = self.read_sheet()
-                with reading(self.path / self.marker, CHOOSE_ANOTHER):
-                    differing = _differences(recorded, asked)
-                if differing:
-                    listed = "\n  ".join(differing)
-                    raise ForeignFolderError(
-                        f"out: {self.path} has the runs of another comparison; nothing in it was changed. Choose "
-                        f"another folder, or ask for the same comparison. Differences:\n  {listed}",
-                        listed,
-                    )
-            yield
+    content = "comparison"
+
+    def compared(self, asked: Any) -> Any:
+        """Compares config.yaml with the description of a comparison."""
+        if self.exists():
+            recorded, _ = self.read_sheet()
+            with reading(self.path / self.marker, CHOOSE_ANOTHER):
+                differing = _differences(recorded, asked)
+            if differing:
+                raise self._foreign(differing)
+        return asked
+
+    def _locked(self, asked: Any) -> contextlib.AbstractContextManager[None]:
+        return self._lock()
 
     def begin(self, config: Any, *, fresh: bool) -> None:
         """Writes config.yaml, which assigns the folder to this comparison, after all other checks."""
@@ -293,7 +291,7 @@ def train_methods(
         comparison = Comparison(runs, folder, note, describe)
         train_comparison(comparison, callbacks, stacked=stacked)
         return comparison, folder.read(sheet)
-    with folder.claimed_by(sheet):
+    with folder.claimed(sheet):
         comparison = Comparison(runs, folder, note, describe)
         comparison.resume(sheet)
         for simulation in simulations.values():

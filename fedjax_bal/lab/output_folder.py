@@ -1,4 +1,4 @@
-"""The base of run and sweep folders: one lock, reading and writing of files, and their checksums."""
+"""The base of the folders of runs, sweeps and searches: one lock, reading and writing of files, and checksums."""
 
 import contextlib
 import hashlib
@@ -22,11 +22,12 @@ SUMS = "SHA256SUMS"
 _LOCK = ".lock"
 _OWNER = ".owner"  # identifies the run of the process that holds the lock
 _BRIEFLY_S = 1.0  # while which several processes may check at once whether a folder is locked
+_MOST_DIFFERENCES = 8  # in a message
 _FORMAT = 1  # of all JSON files
 
 
 class OutputFolder:
-    """An output folder: of a run, or of a sweep.
+    """An output folder: of a run, a sweep or a search.
 
     Nothing is written outside the folder, and nothing through a link.
 
@@ -38,13 +39,14 @@ class OutputFolder:
 
     marker: str  # the file that marks a folder as one of this kind
     kind: str
+    content: str  # what it has the results of
+    may_grow: str = ""  # which of its changes the folder can go on with
     page: str
     contents: Sequence[str]  # patterns of the files in SHA256SUMS: what exists only here; pages can be made again
 
     def __init__(self, path: Path, *, first: bool = True) -> None:
         self.path = path
         self.first = first
-        self._compared_text: str | None = None  # of the file that marks the folder, when it was compared
 
     def exists(self) -> bool:
         """Returns whether the folder is of this kind."""
@@ -89,7 +91,43 @@ class OutputFolder:
             yield "\\" * (escaped != name) + f"{digest}  {escaped}\n"  # as `sha256sum` does
 
     @contextlib.contextmanager
-    def _locked(self, owner: str = "") -> Iterator[None]:
+    def claimed(self, asked: Any, *, lock: bool = True) -> Iterator[Any]:
+        """Compares the folder with what is asked for, and locks it; yields the result of `compared`.
+
+        A dry run takes no `lock`, and writes nothing.
+
+        Raises:
+            ForeignFolderError: the folder has other results, or a process has just started others there.
+            FolderError: the folder can't be written, is in use, or holds something else.
+        """
+        # Compared before it is locked: a process that goes on to another folder must not keep this one's out.
+        text = self._marker_text()
+        settled = self.compared(asked)
+        if lock:
+            with self._locked(asked):
+                if self._marker_text() != text:  # by a process that had the lock in the meantime
+                    settled = self.compared(asked)
+                yield settled
+        else:
+            yield settled
+
+    def compared(self, asked: Any) -> Any:
+        """Returns what is asked for as the folder continues it; raises a `FolderError` if it can't."""
+        raise NotImplementedError
+
+    def _foreign(self, differing: Sequence[str]) -> ForeignFolderError:
+        listed = "\n  ".join([*differing[:_MOST_DIFFERENCES], *["..."] * (len(differing) > _MOST_DIFFERENCES)])
+        return ForeignFolderError(
+            f"{self.path}: belongs to a different {self.content}; nothing in it was changed. Choose another folder "
+            f"with --out (out= in Python), or ask for the same {self.content}{self.may_grow}. Differences:\n  {listed}",
+            listed,
+        )
+
+    def _locked(self, asked: Any) -> contextlib.AbstractContextManager[None]:
+        return self._lock()
+
+    @contextlib.contextmanager
+    def _lock(self, owner: str = "") -> Iterator[None]:
         """Creates the folder and keeps other processes out of it; the system unlocks it if this process is killed."""
         self.create()
         lock = filelock.FileLock(self.path / _LOCK)
@@ -127,7 +165,8 @@ class OutputFolder:
                 raise self._in_use() from None
 
     def _marker_text(self) -> str | None:
-        """Reads the text of the file that marks the folder; None if there is none."""
+        """Reads the text of the file that marks the folder; None if the folder is empty or doesn't exist."""
+        self._check_kind()
         with reading(self.path / self.marker, CHOOSE_ANOTHER):
             try:
                 return self._read(self.marker).decode()

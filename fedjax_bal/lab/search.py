@@ -95,6 +95,7 @@ def run_search(
         FolderError: no trial of a method has a result, or the folder can't be used.
         Stopped: `should_stop` returned True.
     """
+    folder.begin(search)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     together = min(together or max(8, -(-trials // 4)), trials)
     results = []

@@ -33,6 +33,8 @@ class SweepFolder(OutputFolder):
 
     marker = SHEET
     kind = "a sweep's folder"
+    content = "sweep"
+    may_grow = ", with other values, more rounds or more seeds"
     page = "sweep.html"
     contents = (SHEET, _RESULTS, _COSTS, *COPIES)
 
@@ -68,31 +70,13 @@ class SweepFolder(OutputFolder):
         return None
 
     @contextlib.contextmanager
-    def claimed(self, sweep: Sweep, *, lock: bool = True) -> Iterator[Sweep]:
-        """Locks the folder, and compares it and its points with a sweep: the only comparison of a session.
+    def claimed(self, asked: Sweep, *, lock: bool = True) -> Iterator[Sweep]:
+        """Claims the folder of a sweep and its points, as those of runs; a part of a sweep locks only its own points.
 
-        Yields the sweep, with the form of convolution that every point has in the folder. It may have other values on
-        its axes, more rounds and more seeds than the folder's. A part only checks that the whole sweep isn't running,
-        and locks its own points. A dry run takes no `lock`, and writes nothing.
-
-        Raises:
-            ForeignFolderError: the folder holds a different sweep.
-            FolderError: the folder can't be written, is in use, or holds something else.
+        Yields the sweep with the form of convolution that every point has in the folder.
         """
-        # Compared before it is locked: a process that goes on to another folder must not keep this one's out.
-        settled = self._compared(sweep)
-        if not lock:
-            yield settled
-            return
-        with contextlib.ExitStack() as locks:
-            if self.part is None:
-                locks.enter_context(self._locked())
-            else:
-                self.create()
-                self.check_unlocked()
-            if self._marker_text() != self._compared_text:  # by a process that had the lock in the meantime
-                settled = self._compared(sweep)
-            for label, config in settled.part(self.part).configs.items():
+        with super().claimed(asked, lock=lock) as settled, contextlib.ExitStack() as locks:
+            for label, config in settled.part(self.part).configs.items() if lock else ():
                 try:
                     if self.part is None:  # the lock of the whole sweep covers its points
                         self.point(label).check_unlocked()
@@ -102,45 +86,47 @@ class SweepFolder(OutputFolder):
                     self.refused[label] = error
             yield settled
 
-    def _compared(self, sweep: Sweep) -> Sweep:
+    @contextlib.contextmanager
+    def _locked(self, asked: Sweep) -> Iterator[None]:
+        if self.part is None:
+            with self._lock():
+                yield
+        else:
+            self.create()
+            self.check_unlocked()
+            yield
+
+    def compared(self, asked: Sweep) -> Sweep:
         """Compares the folder and its points with a sweep; returns it with the points' forms of convolution."""
-        self._check_kind()
         self.refused.clear()
-        changed = self._compare_axes(sweep)
-        to_train = sweep.part(self.part).configs
+        changed = self._compare_axes(asked)
+        to_train = asked.part(self.part).configs
         points = []
-        for point in sweep.points:
+        for point in asked.points:
             if changed or point.label in to_train:
                 try:
                     form = self.point(point.label).compared(point.config)
                     point = point._replace(config=with_convolution(point.config, form))
                 except FolderError as error:
                     if changed and isinstance(error, ForeignFolderError):
-                        raise self._foreign(f"{point.label}: {error.differences}") from None
+                        raise self._foreign([f"{point.label}: {error.differences}"]) from None
                     self.refused[point.label] = error
             points.append(point)
-        return sweep._replace(points=tuple(points))
+        return asked._replace(points=tuple(points))
 
     def _compare_axes(self, sweep: Sweep) -> bool:
         """Returns whether the folder holds a sweep with another text; raises if it has other keys, or no point here."""
-        text = self._compared_text = self._marker_text()
+        text = self._marker_text()
         if text in (None, sweep.text):
             return False
         with reading(self.path / SHEET, CHOOSE_ANOTHER):
             here, asked = ([list(axis) for axis in parse_yaml(each, SHEET)["sweep"]] for each in (text, sweep.text))
         if here != asked:
-            raise self._foreign(f"sweep: the keys {received_value(here)} here, {received_value(asked)} asked for")
+            raise self._foreign([f"sweep: the keys {received_value(here)} here, {received_value(asked)} asked for"])
         existing = {point.path.name for point in self.points() if point.exists()}
         if existing and existing.isdisjoint(sweep.configs):
-            raise self._foreign("sweep: other values; none of the requested points is here")
+            raise self._foreign(["sweep: other values; none of the requested points is here"])
         return True
-
-    def _foreign(self, differing: str) -> ForeignFolderError:
-        return ForeignFolderError(
-            f"{self.path}: holds a different sweep; nothing in it was changed. Choose another folder with --out, or "
-            f"ask for the same sweep, with other values, more rounds or more seeds. Differences:\n  {differing}",
-            differing,
-        )
 
     def begin(self, text: str, points: Mapping[str, Config]) -> None:
         """Writes sweep.yaml, which assigns the folder to this sweep."""

@@ -239,7 +239,7 @@ def test_another_sweep_takes_the_next_folder_and_says_so(here, monkeypatch):
     assert sorted(folder.name for folder in here.glob("runs/*")) == ["small", "small-2"]
     refused = invoke("sweep", "grid.yaml", "--out", "runs/small")
     assert refused.exit_code == 2
-    assert "runs/small: holds a different sweep; nothing in it was changed" in refused.output
+    assert "runs/small: belongs to a different sweep; nothing in it was changed" in refused.output
     assert "training.rounds: 9 here, 7 asked for" in refused.output
 
 

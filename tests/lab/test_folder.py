@@ -242,16 +242,15 @@ def test_only_the_first_of_several_processes_touches_the_folder(tmp_path):
     folder = RunFolder(path, first=False)
     run = ("fedavg", 0)
     for round in (1, 2):  # before and after the first process has written there
-        with folder.claimed(config):
-            folder.begin(config, fresh=True)
-            folder.clear(*run, PICTURES, PERSONALISED)
-            folder.save(*run, round, {"w": np.zeros(3)})
-            folder.write_metrics([{"round": round}])
-            folder.append_metrics([{"round": round}])
-            folder.write_summary({"runs": []})
-            folder.write_pictures(*run, {"real": np.zeros(3)})
-            folder.write_analysis(PERSONALISED, *run, {})
-            folder.finish()
+        folder.begin(config, fresh=True)
+        folder.clear(*run, PICTURES, PERSONALISED)
+        folder.save(*run, round, {"w": np.zeros(3)})
+        folder.write_metrics([{"round": round}])
+        folder.append_metrics([{"round": round}])
+        folder.write_summary({"runs": []})
+        folder.write_pictures(*run, {"real": np.zeros(3)})
+        folder.write_analysis(PERSONALISED, *run, {})
+        folder.finish()
         assert (folder.read_metrics(), folder.read_summary()) == ([], {})
         assert folder.read_analysis(PERSONALISED, *run) is None
         assert not path.exists() or [file.name for file in path.iterdir()] == ["summary.json"]

@@ -178,6 +178,7 @@ def test_a_damaged_journal_is_named(searched, tmp_path):
     wanted, _, _, _ = searched
     folder = SearchFolder(tmp_path / "out")
     with folder.claimed(wanted):
+        folder.begin(wanted)
         folder.journal.write_text("not a journal\nat all\n")
     with pytest.raises(ValueError, match="journal.log: damaged"):
         carry(wanted, tmp_path / "out")

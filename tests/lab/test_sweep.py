@@ -266,7 +266,7 @@ def test_more_rounds_and_seeds_come_to_the_same_bits(tmp_path):
         (RATES.replace("0.05, 0.2, 1.0e+30", "0.3"), few, "none of the requested points is here"),
         ("sweep: [{training.batch_size: [10]}]", asked, "training.batch_size"),
     ):
-        with pytest.raises(FolderError, match=f"(?s)holds a different sweep.*{differing}"):
+        with pytest.raises(FolderError, match=f"(?s)belongs to a different sweep.*{differing}"):
             carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
     said = "".join(describe(sweep(tmp_path, RATES.replace("0.05", "0.05, 0.1"), *asked), tmp_path / "out"))
     assert "4 of 16 runs to train" in said
@@ -312,7 +312,7 @@ def test_a_point_that_another_process_trains_is_left_to_it(tmp_path):
 def test_another_sweep_is_kept_out(finished, tmp_path):
     path = shutil.copytree(finished[0], tmp_path / "out")
     before = (path / "sweep.yaml").read_bytes(), (path / "results.csv").read_bytes()
-    with pytest.raises(FolderError, match="holds a different sweep"):
+    with pytest.raises(FolderError, match="belongs to a different sweep"):
         carry(sweep(tmp_path, AXES, "training.batch_size=7"), path)
     assert ((path / "sweep.yaml").read_bytes(), (path / "results.csv").read_bytes()) == before
 
