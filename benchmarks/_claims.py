@@ -25,6 +25,7 @@ CLAIMS = Path(__file__).parent / "papers.yaml"
 VERDICTS = ("holds", "in part", "does not hold", "not decided", "could not be tested", "not run yet")
 DECIDED = VERDICTS[:3]
 FULL, SHORTENED, STAND_IN = SETTINGS = ("in full", "shortened", "stand-in")
+EXACT = "by a formula"
 """What the runs of a claim repeat of the paper's experiment.
 
 In full: the paper's data, model and settings, all rounds, and at least two seeds for both sides of each comparison.
@@ -142,7 +143,7 @@ class Pair(NamedTuple):
 class Outcome(NamedTuple):
     """A claim, its verdict, the reason or what would decide it if there are no runs, and its comparisons.
 
-    `setting` is one of SETTINGS, and empty if there are no runs.
+    `setting` is one of SETTINGS, or EXACT; it is empty if there are no runs.
     """
 
     claim: Mapping[str, Any]
@@ -169,7 +170,7 @@ class Outcome(NamedTuple):
         means = {name: fmean(own[draw] for draw in common) for name, own in values.items()}
         order = sorted(means, key=means.__getitem__, reverse=True)
         listed = ", ".join(f"`{name}` {means[name]:.1f}" for name in order)
-        return f"By {METRICS[metric].meaning}, {count_seeds(len(common))}, the order is {listed}."
+        return f"By {METRICS[metric].meaning}, {replicates(list(common))}, the order is {listed}."
 
 
 @cache
@@ -246,7 +247,7 @@ def outcome(paper: Mapping[str, Any], claim: Mapping[str, Any], known: Mapping[s
     decided = [pair.as_claimed for pair in compared if pair.result or pair.failure]
     reason = claim.get("untested") or unrun(paper, claim["run"])
     if "exact" in claim:
-        return Outcome(claim, VERDICTS[0], claim["exact"], pairs, 0, [], FULL)
+        return Outcome(claim, VERDICTS[0], claim["exact"], pairs, 0, [], EXACT)
     verdict = _verdict(decided) if decided else VERDICTS[4 if reason else 5]
     if decided and "open" in claim:
         verdict = VERDICTS[3]
@@ -412,6 +413,14 @@ def name_of(side: Any) -> str:
 def count_seeds(number: int) -> str:
     """Formats a number of seeds."""
     return "one seed" if number == 1 else f"{number} seeds"
+
+
+def replicates(draws: Sequence[SeededDraw]) -> str:
+    """Counts the seeds and partitions of runs."""
+    partitions = len({draw.partition for draw in draws})
+    if partitions < 2:
+        return f"{count_seeds(len(draws))} of one partition"
+    return count_partitions(partitions) + (f" with {len(draws)} runs" if len(draws) > partitions else "")
 
 
 def count_partitions(number: int) -> str:

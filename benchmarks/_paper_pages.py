@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from _claims import (
     DECIDED,
+    EXACT,
     FULL,
     LEAST_SHARE,
     METRICS,
@@ -31,6 +32,7 @@ from _claims import (
     name_of,
     outcome,
     papers,
+    replicates,
     results,
     rounds_of,
     run_of,
@@ -60,8 +62,8 @@ from fedjax_bal.report.plots import (
 OVERVIEW = Path(__file__).parents[1] / "fedjax_bal" / "guide" / "papers.md"
 PAGES = Path(__file__).parent / "papers_pages"
 WITH_RUNS = VERDICTS[:4]
-STATES = {FULL: "full protocol", SHORTENED: "shortened, or one seed", STAND_IN: "stand-in"}
-BEFORE = {**dict(zip(STATES.values(), (0, 33, 28), strict=True)), "open": 35, "could not be tested": 18}
+STATES = {EXACT: "by a formula", FULL: "full protocol", SHORTENED: "shortened, or one seed", STAND_IN: "stand-in"}
+BEFORE = {**dict(zip(STATES.values(), (0, 0, 33, 28), strict=True)), "open": 35, "could not be tested": 18}
 """The claims by state at commit 3c4984b5, counted from its papers.yaml and results by this module's rules."""
 PICTURED = "the mean over seeds, and a band of one standard deviation where there are several"
 COLUMNS = {
@@ -112,7 +114,7 @@ def _decided(known: Mapping[str, list[Result]]) -> dict[str, list[Outcome]]:
 
 
 def _headlines(decided: Mapping[str, Sequence[Outcome]]) -> str:
-    """Lists the promises of the papers' abstracts: the paper's number, ours, what it rests on, and the verdict."""
+    """Lists the papers' promises: the paper's number, ours, what it rests on, and the verdict."""
     rows = []
     for key, outcomes in decided.items():
         for own in outcomes:
@@ -123,12 +125,29 @@ def _headlines(decided: Mapping[str, Sequence[Outcome]]) -> str:
     table = _table(head, rows)
     whole = [cell for cell in cells(results()) if cell.whole]
     apart = fmean(abs(cell.paper - cell.ours) for cell in whole)
-    picture = f"![Accuracies in the papers and here](../../benchmarks/{PAGES.name}/scatter.svg)"
     words = (
-        f"{len(whole)} accuracies of the papers' tables were run with all rounds: on average ours are {apart:.1f}"
-        " points away."
+        f"The papers' tables against our runs. {len(whole)} accuracies were run with all rounds: on average ours are"
+        f" {apart:.1f} points away. Those of fewer rounds are hollow."
     )
-    return f"{table}\n\n{picture}\n\n{_text(words)}"
+    parts = [table, _text(words), f"![Accuracies in the papers and here](../../benchmarks/{PAGES.name}/scatter.svg)"]
+    parts.append(_text(f"Test accuracy where a promise isn't kept, or not as a whole: {PICTURED}."))
+    for result in _disputed(decided):
+        link = f"![{_picture_title(result)}](../../benchmarks/{PAGES.name}/{_picture_name(result)})"
+        parts.append(f"{_short(result.experiment)}, {_length(result.experiment, result.rounds)}:\n\n{link}")
+    return "\n\n".join(parts)
+
+
+def _disputed(decided: Mapping[str, Sequence[Outcome]]) -> list[Result]:
+    """Selects the pictured runs of promises that don't hold as promised."""
+    compared = {
+        pair.comparison.get("run", own.claim["run"])
+        for outcomes in decided.values()
+        for own in outcomes
+        if "headline" in own.claim and own.verdict in VERDICTS[1:4]
+        for pair in own.pairs
+    }
+    pictured = [result for paper in papers().values() for result in _pictured(paper, results())]
+    return [result for result in pictured if result.experiment in compared]
 
 
 class Cell(NamedTuple):
@@ -194,7 +213,7 @@ def _evidence(own: Outcome) -> tuple[str, ...]:
 
 
 def states(outcomes: Iterable[Outcome]) -> dict[str, int]:
-    """Counts claims by state: what the runs that decide it repeat of the paper's, open, or could not be tested."""
+    """Counts claims by state: what decides it, open, or could not be tested."""
     counts = dict.fromkeys(BEFORE, 0)
     for own in outcomes:
         state = STATES[own.setting] if own.verdict in DECIDED else "open"
@@ -222,22 +241,22 @@ def _counts(decided: Mapping[str, Sequence[Outcome]]) -> str:
 
 def _count(outcomes: Sequence[Outcome], verdict: str) -> str:
     counts = Counter(own.setting for own in outcomes if own.verdict == verdict)
-    return " / ".join(str(counts[own]) for own in SETTINGS) if verdict in WITH_RUNS else str(counts.total())
+    formulas = f" + {counts[EXACT]}" if counts[EXACT] else ""
+    return " / ".join(str(counts[own]) for own in SETTINGS) + formulas if verdict in WITH_RUNS else str(counts.total())
 
 
 def _summary(outcomes: Sequence[Outcome]) -> str:
-    settings, holding = (Counter(own.setting for own in some) for some in (outcomes, _holding(outcomes)))
-    full, shortened, stand_in = SETTINGS
+    tested = [own for own in outcomes if own.setting in SETTINGS]
+    settings = Counter(own.setting for own in tested)
+    holding = Counter(own.setting for own in tested if own.verdict == VERDICTS[0])
+    listed = lambda counts: (
+        f"{counts[FULL]} in full, {counts[SHORTENED]} shortened and {counts[STAND_IN]} on a stand-in"
+    )
     words = (
-        f"Of {len(outcomes)} claims, {len(outcomes) - settings['']} have runs: {settings[full]} in full,"
-        f" {settings[shortened]} shortened and {settings[stand_in]} on a stand-in. {holding.total()} of them hold:"
-        f" {holding[full]} in full, {holding[shortened]} shortened and {holding[stand_in]} on a stand-in."
+        f"Of {len(outcomes)} claims, {len(tested)} have runs: {listed(settings)}. {holding.total()} of them hold:"
+        f' {listed(holding)}. "+ 1" is a claim that a formula decides.'
     )
     return _text(words)
-
-
-def _holding(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    return [own for own in outcomes if own.verdict == VERDICTS[0]]
 
 
 def _differences(decided: Mapping[str, Sequence[Outcome]]) -> str:
@@ -275,7 +294,8 @@ def _page(key: str, paper: Mapping[str, Any], outcomes: Sequence[Outcome], known
             title = f"{_short(result.experiment)}, {_length(result.experiment, result.rounds)}"
             parts.append(f"{title}:\n\n![{_picture_title(result)}]({_picture_name(result)})")
     if any(name.startswith(f"papers/{key}/") for name in known):
-        parts.append("## Results\n\nMean and standard deviation over seeds.")
+        over = "over seeds, or over partitions where there are several"
+        parts.append(f"## Results\n\nMean and standard deviation {over}.")
     for name in sorted(known):
         if name.startswith(f"papers/{key}/"):
             parts += [_results(result, paper.get("notes", {}).get(name, "")) for result in known[name]]
@@ -332,7 +352,7 @@ def _claim(own: Outcome) -> str:
     line = f"<summary><b>{own.verdict}</b>{setting}: {own.claim['where']}. {_html(own.claim['claim'])}</summary>"
     runs = _run(own)
     parts = [f"The paper: {own.claim['theirs']}."]
-    parts += [f"Run here: {runs}."] if runs else []
+    parts += [f"{'Run here' if own.pairs else 'Experiment'}: {runs}."] if runs else []
     parts += [f"{own.reason[0].upper()}{own.reason[1:]}."] if own.reason else []
     parts += ["\n".join(f"- {line}" for line in _compared(own))] if own.pairs or own.failures else []
     parts += filter(None, [_why(own), own.claim.get("note", "") if own.pairs else ""])
@@ -355,19 +375,10 @@ def _run(own: Outcome) -> str:
     for pair in own.pairs:
         if pair.result:
             experiment, rounds = pair.result.experiment, pair.result.rounds
-            runs = _runs(pair)
             few = rounds < LEAST_SHARE * rounds_of(experiment)
             suffice = f" ({pair.comparison['rounds']} rounds suffice: {pair.comparison['because']})" if few else ""
-            lines.append(f"`{_short(experiment)}`, {_length(experiment, rounds)}, {runs}{suffice}")
+            lines.append(f"`{_short(experiment)}`, {_length(experiment, rounds)}, {replicates(pair.common)}{suffice}")
     return "; ".join(dict.fromkeys(lines))
-
-
-def _runs(pair: Pair) -> str:
-    """Counts the seeds and partitions that both sides of a comparison were run with."""
-    runs, partitions = len(pair.common), pair.partitions
-    if partitions < 2:
-        return f"{count_seeds(runs)} of one partition"
-    return count_partitions(partitions) + (f" with {runs} runs" if runs > partitions else "")
 
 
 def _compared(own: Outcome) -> Iterator[str]:
@@ -411,9 +422,11 @@ def _difference(pair: Pair, metric: Metric) -> str:
         common = "the common seed" if pair.difference.pairs == 1 else f"{pair.difference.pairs} common {kind}"
         return f"{_figure(mean or 0, metric, '+')} with {common}, {least} to {most} between any two"
     if mean is None or low is None or high is None:
-        close = f", less than {SAFE_POINTS:g} points" if pair.is_close else ""
+        close = f", less than {SAFE_POINTS:g} points{' from the limit' * bool(pair.margin)}" if pair.is_close else ""
         return f"{_figure(mean or 0, metric, '+')}, one seed{close}"
-    return f"{_figure(mean, metric, '+')} [{_figure(low, metric, '+')}, {_figure(high, metric, '+')}]"
+    limits = (pair.margin, *((-own, own) if (own := pair.comparison.get("within")) else ()))
+    ends = (_figure(end, metric, "+", limits) for end in (low, high))
+    return f"{_figure(mean, metric, '+')} [{', '.join(ends)}]"
 
 
 def _results(result: Result, note: str = "") -> str:
@@ -504,12 +517,13 @@ def _spread(values: Mapping[SeededDraw, float], key: str) -> str:
     return _figure(own.mean, METRICS[key]) + ("" if own.std is None else f" ± {_figure(own.std, METRICS[key])}") + of
 
 
-def _figure(value: float, metric: Metric, sign: str = "") -> str:
-    """Formats a value; a signed one has enough decimals to differ from 0, because its sign can decide."""
-    text = f"{value:{sign},.{metric.places}f}"
-    if sign and float(text.replace(",", "")) == 0:
-        text = f"{value:+.1g}" if value else text.lstrip("+-")
-    return text
+def _figure(value: float, metric: Metric, sign: str = "", limits: Sequence[float] = ()) -> str:
+    """Formats a value; a signed one has enough decimals to differ from 0 and from `limits`, which can decide."""
+    for places in range(metric.places, metric.places + 5):
+        text = f"{value:{sign},.{places}f}"
+        if not sign or float(text.replace(",", "")) not in {0, *limits} - {value}:
+            break
+    return text if value or not sign else text.lstrip("+-")
 
 
 def _length(experiment: str, rounds: int) -> str:
