@@ -102,16 +102,16 @@ class Pair(NamedTuple):
     """One comparison: names and means of both sides, their difference, and whether it is as claimed.
 
     Without a result, it wasn't run, or failed as `failure` says; with a result but no difference, no run reached the
-    target. `common` has the partitions and seeds that both sides were run with, `seeds` the number of seeds, or of
-    partitions, that each side has. If a side has runs that the other lacks, `across` has the least and the largest
-    difference between any two runs of both sides. `margin` is what the difference must exceed.
+    target. `runs` has the partitions and seeds of each side, `common` those of both. If a side has runs that the other
+    lacks, `across` has the least and the largest difference between any two runs of both sides. `margin` is what the
+    difference must exceed.
     """
 
     higher: str
     lower: str
     point: str
     values: tuple[float, float]
-    seeds: tuple[int, int]
+    runs: tuple[Sequence[SeededDraw], Sequence[SeededDraw]]
     common: Sequence[SeededDraw]
     difference: Difference
     across: tuple[float, float] | None
@@ -338,16 +338,16 @@ def _pair(
                 differences = [a - b for a, b in itertools.product(ours.values(), theirs.values())]
                 across = min(differences), max(differences)
             spreads = spread_of_draws(ours), spread_of_draws(theirs)
-            if best is None or (best[2].low is None and difference.low is not None):
-                best = spreads, common, difference, across, result
+            runs = tuple(ours), tuple(theirs)
+            if best is None or (best[3].low is None and difference.low is not None):
+                best = spreads, runs, common, difference, across, result
     names = name_of(higher), name_of(lower), name_of(point)
     if best is None:
         failure = _failure(higher, point, usable) or _failure(lower, point, usable)
         none = Difference(None, None, None, 0)
-        return Pair(*names, (0.0, 0.0), (0, 0), (), none, None, comparison, None, None, margin, failure)
-    spreads, common, difference, across, result = best
+        return Pair(*names, (0.0, 0.0), ((), ()), (), none, None, comparison, None, None, margin, failure)
+    spreads, runs, common, difference, across, result = best
     means = spreads[0].mean or 0.0, spreads[1].mean or 0.0
-    seeds = spreads[0].seeds, spreads[1].seeds
     low, high, mean = difference.low, difference.high, difference.mean
     decided = None
     if mean is not None:
@@ -357,7 +357,7 @@ def _pair(
         decided = _decide(comparison, margin, low, high)
         if across and _decide(comparison, margin, *across) != decided:
             decided = None
-    return Pair(*names, means, seeds, common, difference, across, comparison, result, decided, margin)
+    return Pair(*names, means, runs, common, difference, across, comparison, result, decided, margin)
 
 
 def _decide(comparison: Mapping[str, Any], margin: float, low: float, high: float) -> bool | None:
@@ -542,6 +542,10 @@ METRICS = {
     "traffic_to_75": Metric("traffic to 75%", "MB", 1e-6, _traffic_to_75, 0),
     "rank_correlation": Metric(
         "rank correlation of estimated and true classes of the clients", "", 1, _column("rank_correlation"), 2
+    ),
+    "nearest_image": Metric(
+        "distance of the generated image that is nearest to the clients', by that of the nearest test image", "", 1,
+        _column("nearest_image"), 2,
     ),
     "truth_correlation": Metric("correlation of the pixels with the truth", "", 1, _column("truth_correlation"), 2),
 }  # fmt: skip

@@ -26,8 +26,6 @@ from _claims import (
     Outcome,
     Pair,
     Result,
-    count_partitions,
-    count_seeds,
     draw_of,
     name_of,
     outcome,
@@ -79,6 +77,7 @@ COLUMNS = {
     "cohort_kl": "KL of the cohort, nats",
     "worst_class": "worst class, %",
     "rank_correlation": "rank correlation",
+    "nearest_image": "nearest image",
     "truth_correlation": "correlation",
 }
 
@@ -399,10 +398,9 @@ def _pair(pair: Pair) -> str:
     unit = f" {metric.unit}" if metric.unit and metric.unit != "%" else metric.unit
     sides = []
     times = f"{pair.comparison['times']:g} times " if "times" in pair.comparison else ""
-    for side, value, seeds in zip((pair.higher, pair.lower), pair.values, pair.seeds, strict=True):
+    for side, value, runs in zip((pair.higher, pair.lower), pair.values, pair.runs, strict=True):
         figure = "" if _is_number(side) else f" {_figure(value, metric)}"
-        count = count_partitions if pair.partitions > 1 else count_seeds
-        more = f" ({count(seeds)})" if seeds > pair.difference.pairs else ""
+        more = f" ({replicates(runs)})" if len(runs) > len(pair.common) else ""
         sides.append(f"{_name(side)}{figure}{unit if sides else ''}{more}")
     return f"{point}{times}{sides[0]} against {sides[1]}: {_difference(pair, metric)}{_limit(pair)}"
 

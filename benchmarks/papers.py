@@ -23,7 +23,7 @@ from _claims import CURVES, DRAW, KEPT, experiment_of, rounds_of, run_of, stored
 
 from fedjax_bal.config import Config, builtin_configs, config_leaves, load_config
 from fedjax_bal.config.identity import paper_setting
-from fedjax_bal.lab import load_sweep
+from fedjax_bal.lab import RunFolder, load_sweep
 from fedjax_bal.metrics import MOST_AVERAGED
 from fedjax_bal.plugins import load_plugins
 
@@ -87,6 +87,9 @@ def tables_of(folder: Path) -> tuple[str, list[dict[str, Any]], list[dict[str, A
             own = {key: run.get(key) for key in COLUMNS}
             own["last5_worst_class"] = worst.get((run["method"], run["seed"]))
             own["rank_correlation"] = (run.get("composition") or {}).get("rank_correlation")
+            found = RunFolder(run_folder).read_findings("privacy", run["method"], run["seed"])
+            if near := found and found.numbers.get("nearest"):
+                own["nearest_image"] = near["generated"]["least"] / near["test"]["least"]
             rows.append(axes | draw | own | target | machine)
         curves += [axes | {DRAW: draws[point["seed"]]} | point for point in curves_of(lines)]
     rounds = max(row["rounds"] for row in rows)

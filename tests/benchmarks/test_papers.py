@@ -107,7 +107,7 @@ def test_the_seeds_of_a_partition_count_once_and_partitions_are_the_replicates()
     half = 4.302652729911275 * 2 / math.sqrt(3)  # t(0.975, 2) and the deviation of 1, 3 and 5 points
     assert pair.difference.mean == pytest.approx(3)
     assert (pair.difference.low, pair.difference.high) == (pytest.approx(3 - half), pytest.approx(3 + half))
-    assert (pair.difference.pairs, pair.partitions, pair.seeds) == (3, 3, (3, 3))
+    assert (pair.difference.pairs, pair.partitions, len(pair.runs[0]), len(pair.runs[1])) == (3, 3, 6, 6)
     assert _claims.replicates(pair.common) == "3 partitions with 6 runs"
     one_draw = {name: {at: value for at, value in own.items() if at[0] == 5} for name, own in both.items()}
     (pair,) = decide(drawn(one_draw)).pairs
