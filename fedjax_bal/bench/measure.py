@@ -23,7 +23,6 @@ from fedjax_bal.target import target_platform
 _DISPATCH_S = 1.0
 _FEWEST = 3
 _SEED = 0
-_STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 _SIDE = {"cpu": 2048}
 _SIDE_OF_ACCELERATORS = 8192

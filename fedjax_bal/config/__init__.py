@@ -10,7 +10,6 @@ from fedjax_bal.config.errors import (
     ConfigError,
     KeyPath,
     nearest_choices,
-    raise_all,
     received_value,
 )
 from fedjax_bal.config.explain import find_keys, json_schema, short_form
@@ -57,10 +56,9 @@ from fedjax_bal.config.schema import (
     KEYS_OF_METHODS,
     AuxiliarySection,
     Config,
-    DatasetSection,
     MethodConfig,
     ModelSection,
     Sections,
 )
-from fedjax_bal.config.sections import check_section, to_plain, without_defaults
-from fedjax_bal.config.yaml_text import LARGEST_YAML, dump_yaml, parse_yaml, read_yaml
+from fedjax_bal.config.sections import to_plain, without_defaults
+from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml

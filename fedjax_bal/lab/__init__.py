@@ -16,7 +16,7 @@ from fedjax_bal.lab.training_line import training_line
 
 if TYPE_CHECKING:
     from fedjax_bal.lab.claim import claim_run_folder, claim_search_folder, claim_sweep_folder
-    from fedjax_bal.lab.compare import Comparison, MemoryFolder, run_comparison
+    from fedjax_bal.lab.compare import Comparison, run_comparison
     from fedjax_bal.lab.display import Progress
     from fedjax_bal.lab.environment import device_name, numeric_settings, versions
     from fedjax_bal.lab.exports import export_model, load_weights
@@ -47,7 +47,7 @@ _LATE = {
     "exports": ("export_model", "load_weights"),
     "loaded_run": ("LoadedRun", "LoadedSweep", "TrainedModel", "chosen_run", "load_run", "predict", "trained_model"),
     "outline": ("dry_run",),
-    "compare": ("Comparison", "MemoryFolder", "run_comparison"),
+    "compare": ("Comparison", "run_comparison"),
     "loop": ("Stopped",),
     "methods": ("Method", "train_methods"),
     "search": ("run_search", "show_value"),

@@ -1,4 +1,4 @@
-"""Progress of a comparison on the display. Other callbacks are in `post_training`, `trackers` and `sweep`."""
+"""Progress of a comparison on the display."""
 
 from fedjax_bal.engine.host import Simulation, Snapshot
 from fedjax_bal.lab.display import Progress

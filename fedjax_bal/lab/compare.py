@@ -99,9 +99,6 @@ class MemoryFolder:
         }
         return RunRecord(dict(config), "", self.lines, {**self.summary, "runs": runs}, pictures, self.clients)
 
-    read_findings = read_analysis
-    write_findings = write_analysis
-
     def _do_nothing(self, *_: Any) -> None:
         """Writes nothing: `write_metrics` gets all lines at the end."""
 

@@ -36,7 +36,6 @@ class Setup:
     If each seed has its own partition, the fields belong to the first seed, and `others` has the other seeds.
     """
 
-    config: Config
     methods: tuple[MethodConfig, ...]
     simulations: tuple[Simulation, ...]
     dataset: Dataset  # of the first method
@@ -329,7 +328,6 @@ def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Setup:
         with prefix_errors(f"partition (of {method.name})"):
             tuners.append(None if new is None else FineTuner(simulation, method.evaluation.new_client_epochs, new))
     return Setup(
-        config,
         methods,
         simulations,
         inputs.dataset(methods[0]),

@@ -48,7 +48,7 @@ def training_line(sheet: Mapping[str, Any], axes: Mapping[str, Sequence[Any]] = 
                 values["training.batch_size"],
                 ", ".join([_optimizer(_OPTIMIZER, values, stated), *_others(values, stated)]),
             ]
-    except (KeyError, TypeError, AttributeError):  # a page's configuration that someone has edited
+    except (KeyError, TypeError, AttributeError):  # of a comparison from Python, or edited
         return ""
     columns = zip(*methods.values(), strict=True)
     texts = [_with_exceptions(dict(zip(methods, column, strict=True))) for column in columns]

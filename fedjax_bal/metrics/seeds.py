@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.metrics.classification import ranked_known
+from fedjax_bal.validate import is_number
 
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
@@ -250,6 +251,20 @@ def _independent(values: Mapping[Any, float]) -> list[float]:
 
 
 # scipy.stats is imported late: that takes longer than everything else that a command without statistics needs.
+
+
+def seed_values(runs: Sequence[Mapping[str, Any]], metric: str) -> dict[str, dict[Any, float]]:
+    """Returns the known values of a metric by method and seed, of runs as in a summary.
+
+    Example:
+        >>> seed_values([{"method": "a", "seed": 0, "kl": 0.5}, {"method": "b", "seed": 0, "kl": None}], "kl")
+        {'a': {0: 0.5}, 'b': {}}
+    """
+    values: dict[str, dict[Any, float]] = {run["method"]: {} for run in runs}
+    for run in runs:
+        if is_number(run.get(metric)):
+            values[run["method"]][run["seed"]] = run[metric]
+    return values
 
 
 def paired_difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Difference:

@@ -23,7 +23,7 @@ from fedjax_bal.lab import (
     train_methods,
     trained_model,
 )
-from fedjax_bal.metrics import Difference, EarlyStopping, apply_holm, is_imbalanced, paired_difference
+from fedjax_bal.metrics import Difference, EarlyStopping, apply_holm, is_imbalanced, paired_difference, seed_values
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.recipes import Recipe
@@ -112,10 +112,7 @@ class ComparisonResult:
         if metric is None:
             metric = "balanced_accuracy" if is_imbalanced(runs) else "last5_accuracy"
         [found] = find_metrics([metric], "metric")
-        values: dict[str, dict[int, float]] = {method: {} for method in self.methods}
-        for run in runs:
-            if run.get(found.name) is not None:
-                values[run["method"]][run["seed"]] = run[found.name]
+        values = seed_values(runs, found.name)
         others = [method for method in self.methods if method != first]
         differences = [paired_difference(values[method], values[first]) for method in others]
         return dict(zip(others, apply_holm(differences), strict=True))

@@ -29,6 +29,7 @@ from fedjax_bal.metrics import (
     is_imbalanced,
     mean_interval,
     paired_difference,
+    seed_values,
     seeds_needed,
     spread,
     spread_of_draws,
@@ -602,18 +603,14 @@ def statistics(
     interval and p-value, before and after Holm's correction for the differences of this metric, and the number in
     `published` (by method and metric) with the difference from it. A run's seed may be a `SeededDraw`.
     """
-    methods = list(dict.fromkeys(run["method"] for run in runs))
     for name in (metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT):
-        by_seed: dict[str, dict[Any, float]] = {method: {} for method in methods}
-        for run in runs:
-            if run.get(name) is not None:
-                by_seed[run["method"]][run["seed"]] = run[name]
-        if not any(by_seed.values()):
+        values = seed_values(runs, name)
+        if not any(values.values()):
             continue
-        first, *others = by_seed.values()
-        differences = [None, *apply_holm([paired_difference(values, first) for values in others])]
-        for (method, values), difference in zip(by_seed.items(), differences, strict=True):
-            mean = spread_of_draws(values)
+        first, *others = values.values()
+        differences = [None, *apply_holm([paired_difference(own, first) for own in others])]
+        for (method, own), difference in zip(values.items(), differences, strict=True):
+            mean = spread_of_draws(own)
             low, high = mean_interval(mean)
             theirs = published.get((method, name))
             yield {

@@ -13,7 +13,17 @@ import numpy as np
 from fedjax_bal.config import nearest_choices
 from fedjax_bal.files import write_atomically
 from fedjax_bal.lab import FolderError, SweepFolder, writing
-from fedjax_bal.metrics import METRICS, NOTHING, SHARE, TEXT, Metric, apply_holm, paired_difference, spread_of_draws
+from fedjax_bal.metrics import (
+    METRICS,
+    NOTHING,
+    SHARE,
+    TEXT,
+    Metric,
+    apply_holm,
+    paired_difference,
+    seed_values,
+    spread_of_draws,
+)
 from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.comparison import compare_runs
 from fedjax_bal.report.reading import NO_NAMES, SO_FAR, ReportedRuns, check_names, class_samples, labels_of, read_runs
@@ -353,18 +363,9 @@ def _heading(metric: Metric) -> str:
     return f"{heading} ({metric.unit.symbol})" if metric.unit.symbol else heading
 
 
-def _by_seed(runs: RunGroup, metric: Metric) -> dict[str, dict[Any, float]]:
-    """Returns the known values of a metric by method and seed."""
-    by_seed: dict[str, dict[Any, float]] = {run["method"]: {} for run in runs}
-    for run in runs:
-        if is_number(run.get(metric.name)):
-            by_seed[run["method"]][run["seed"]] = run[metric.name]
-    return by_seed
-
-
 def _cells(runs: RunGroup, metric: Metric, *, bold: bool) -> dict[str, str]:
     """Formats a metric of each method of runs that share their data."""
-    by_seed = _by_seed(runs, metric)
+    by_seed = seed_values(runs, metric.name)
     asked = Counter(run["method"] for run in runs)
     complete = {method: values for method, values in by_seed.items() if len(values) == max(asked.values())}
     best, close = _best_and_close(complete, highest=metric.unit is SHARE) if bold else (set(), set())
@@ -379,7 +380,7 @@ def _cells(runs: RunGroup, metric: Metric, *, bold: bool) -> dict[str, str]:
 
 def _differences(runs: RunGroup, metric: Metric, against: str) -> dict[str, str]:
     """Formats the difference of each other method from one; empty if it isn't among the runs."""
-    by_seed = _by_seed(runs, metric)
+    by_seed = seed_values(runs, metric.name)
     baseline = by_seed.pop(against, None)
     if baseline is None:
         return {}

@@ -36,7 +36,7 @@ def test_constants_are_chosen_and_recorded(tmp_path, overrides, constants, writt
     comparison = configured(tmp_path, *overrides)
     (partition,) = summarise_partitions(comparison)
     np.testing.assert_allclose((partition["mean"], partition["std"]), constants, rtol=1e-7)
-    assert written in resolved_yaml(comparison.config)
+    assert written in resolved_yaml(small_run.config(tmp_path, *ONE_RUN, *overrides))
     mean, std = constants
     ours, (simulation,) = federated(mean=mean, std=std)[1], comparison.simulations
     for name in ("images", "labels", "rows", "offsets", "mean"):
