@@ -303,7 +303,7 @@ def test_verdicts_of_stored_runs_are_those_of_a_t_test(file, higher, lower, colu
     ("scheme", "alpha"), [("dirichlet", 0.1), ("dirichlet", 0.5), ("long_tail", 0.9), ("long_tail", 0.99)]
 )
 def test_verdicts_of_one_stored_seed_are_those_of_three_points(scheme, alpha):
-    file, rivals = "iwds_figure5_fmnist_75_rounds.csv", ("fedavg IWDS", "fedavg uniform")
+    file, rivals = "iwds_figure5_fmnist.csv", ("fedavg IWDS", "fedavg uniform")
     (lead,) = leads(file, *rivals, FIVE, scheme=scheme, alpha=alpha)
     margin = -1 if scheme == "dirichlet" else 0
     expected = None if abs(lead - margin) <= 3 else bool(lead > margin)

@@ -125,6 +125,15 @@ DEAD = (
 """Leaves of CBFL's generator that are rounding: a normalisation takes away what they add, and Adam makes whole steps of
 what is left of their gradients."""
 
+DEAD_OF_FEDGEN = (
+    "mu.dense_0.dense.bias",
+    "nu.dense_0.dense.bias",
+    "sent.variables.params.dense_0.dense.bias",
+    "stats.norm.mean",
+)
+"""The same of FedGen's generator."""
+WHOLE_STEPS = "Adam makes whole steps of the smallest gradients, and so of rounding"
+
 SLOWLY = _local(optimizer=optimizer("sgd", 0.05))
 SPECIAL: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     # An untrained generator: fakes would carry the rounding that training makes of its dead biases.
@@ -133,7 +142,8 @@ SPECIAL: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "fedbn": ({}, {"model": BATCH_NORM}),
     "fedper": ({}, {"held_out": True}),
     "feddecorr": ({}, {"tolerance": 5e-3, "why": "gradients of correlations of two or three rows nearly cancel"}),
-    "fedic": ({}, {"tolerance": 1e-3, "why": "Adam makes whole steps of the smallest gradients, and so of rounding"}),
+    "fedic": ({}, {"tolerance": 1e-3, "why": WHOLE_STEPS}),
+    "fedgen": ({}, {"tolerance": 1e-4, "why": WHOLE_STEPS, "left_out": DEAD_OF_FEDGEN}),
     "ratio_loss": ({}, {"tolerance": 5e-3, "why": "a ratio is divided by a sum that nearly cancels"}),
 }
 """Hyperparameters that aren't in the table, and what a recipe needs beside them."""
