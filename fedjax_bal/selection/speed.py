@@ -110,6 +110,11 @@ class Speed:
             )
 
     @property
+    def limit(self) -> str:
+        """The key and value of what leaves late clients out; empty if nothing does."""
+        return "" if self.deadline is None else f"deadline: received {self.deadline:g}"
+
+    @property
     def digest(self) -> bytes | None:
         """SHA-256 of the table; None without a table."""
         return None if self.table is None else hashlib.sha256(self.table.tobytes()).digest()
@@ -142,7 +147,18 @@ class Latency(Speed):
         return plan if deadline is None else plan._replace(delivered=plan.delivered & (seconds <= deadline * _SLACK))
 
     def check_deadline(self, steps: np.ndarray, passes: int) -> None:
-        """Accepts any deadline, because no client is the fastest."""
+        """Raises `ValueError` if a client would have to be eight deviations faster than the mean."""
+        mean, deviation = self.numbers
+        if self.deadline is not None and self.deadline < mean - 8 * deviation:
+            raise ValueError(
+                f"speed.deadline: received {self.deadline:g}, before which no client can finish; they take {mean:g} "
+                f"seconds on average, with a deviation of {deviation:g}: give them longer"
+            )
+
+    @property
+    def limit(self) -> str:
+        """The key and value of what leaves late clients out; empty if nothing does."""
+        return super().limit if self.on_time is None else f"on_time: received {self.on_time:g}"
 
     def _deadline(self, seconds: np.ndarray, places: np.ndarray) -> float | None:
         if self.on_time is None:

@@ -237,6 +237,11 @@ def test_a_round_function_takes_plans_with_and_without_staleness():
     ("recipe", "clients", "message"),
     [
         (fedbuff(), dataclasses.replace(CLIENTS, speed=speed.constant(1.0, 3.0)), "deadline: received 3 together with"),
+        (
+            fedbuff(),
+            dataclasses.replace(CLIENTS, speed=speed.latency(on_time=0.8)),
+            "on_time: received 0.8 together with",
+        ),
         (combine(fedbuff(), median()), CLIENTS, "fedbuff: received Median"),
         (combine(fedbuff(), fednova()), CLIENTS, "fedbuff: received NormalisedAveraging"),
         (combine(fedbuff(), feddyn()), CLIENTS, "fedbuff: received DynamicRegularisation"),

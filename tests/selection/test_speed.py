@@ -45,6 +45,9 @@ def test_a_deadline_that_nobody_can_meet_is_refused(tmp_path):
         speed.uniform(1.0, 2.0, deadline=0.4).check_deadline(steps, 1)
     speed.lognormal(1.0, 1.0, deadline=1e-9).check_deadline(steps, 1)
     speed.uniform(1.0, 2.0).check_deadline(steps, 1)
+    speed.latency(10.0, 1.0, deadline=2.0).check_deadline(steps, 1)
+    with pytest.raises(ValueError, match="deadline: received 1.9, .* 10 seconds on average, with a deviation of 1"):
+        speed.latency(10.0, 1.0, deadline=1.9).check_deadline(steps, 1)
 
 
 def test_speeds_can_be_drawn_for_each_round():

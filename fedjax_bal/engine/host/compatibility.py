@@ -259,9 +259,9 @@ def check_asynchrony(recipe: Recipe, selector: Selector, participation: Particip
     if selector.asynchrony is None:
         return
     speed = participation.speed
-    if speed is not None and speed.deadline is not None:
+    if speed is not None and speed.limit:
         raise ValueError(
-            f"speed.deadline: received {speed.deadline:g} together with asynchronous rounds, which don't wait for slow "
+            f"speed.{speed.limit} together with asynchronous rounds, which don't wait for slow "
             "clients: leave it out; the selector's max_staleness limits how late an update may be"
         )
     for part in recipe.parts:
