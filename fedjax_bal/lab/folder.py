@@ -113,7 +113,7 @@ class RunFolder(OutputFolder):
 
     marker = _CONFIG
     kind = "a run folder"
-    content = "configuration"
+    holds = "configuration"
     page = _REPORT
     contents = (_CONFIG, *_RESULTS, *_ANALYSES, *COPIES)
 

@@ -84,7 +84,7 @@ class Method:
 class PythonFolder(RunFolder):
     """The folder of a comparison of Python objects; its configuration is the mapping that describes them."""
 
-    content = "comparison"
+    holds = "comparison"
 
     def compared(self, asked: Any) -> Any:
         """Compares config.yaml with the description of a comparison."""

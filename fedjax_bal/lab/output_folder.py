@@ -39,7 +39,7 @@ class OutputFolder:
 
     marker: str  # the file that marks a folder as one of this kind
     kind: str
-    content: str  # what it has the results of
+    holds: str  # what its results belong to
     may_grow: str = ""  # which of its changes the folder can go on with
     page: str
     contents: Sequence[str]  # patterns of the files in SHA256SUMS: what exists only here; pages can be made again
@@ -118,8 +118,8 @@ class OutputFolder:
     def _foreign(self, differing: Sequence[str]) -> ForeignFolderError:
         listed = "\n  ".join([*differing[:_MOST_DIFFERENCES], *["..."] * (len(differing) > _MOST_DIFFERENCES)])
         return ForeignFolderError(
-            f"{self.path}: belongs to a different {self.content}; nothing in it was changed. Choose another folder "
-            f"with --out (out= in Python), or ask for the same {self.content}{self.may_grow}. Differences:\n  {listed}",
+            f"{self.path}: belongs to a different {self.holds}; nothing in it was changed. Choose another folder "
+            f"with --out (out= in Python), or ask for the same {self.holds}{self.may_grow}. Differences:\n  {listed}",
             listed,
         )
 

@@ -19,7 +19,7 @@ class SearchFolder(OutputFolder):
 
     marker = _SHEET
     kind = "a search's folder"
-    content = "search"
+    holds = "search"
     may_grow = ", with the same or more trials"
     contents = (_SHEET, _JOURNAL)
 

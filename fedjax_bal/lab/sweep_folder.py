@@ -33,7 +33,7 @@ class SweepFolder(OutputFolder):
 
     marker = SHEET
     kind = "a sweep's folder"
-    content = "sweep"
+    holds = "sweep"
     may_grow = ", with other values, more rounds or more seeds"
     page = "sweep.html"
     contents = (SHEET, _RESULTS, _COSTS, *COPIES)
