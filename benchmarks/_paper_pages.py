@@ -129,7 +129,7 @@ def _headlines(decided: Mapping[str, Sequence[Outcome]]) -> str:
         f" {apart:.1f} points away. Those of fewer rounds are hollow."
     )
     parts = [table, _text(words), f"![Accuracies in the papers and here](../../benchmarks/{PAGES.name}/scatter.svg)"]
-    parts.append(_text(f"Test accuracy where a promise isn't kept, or not as a whole: {PICTURED}."))
+    parts.append(_text(f"Test accuracy where a promise is kept in part, not kept or not decided: {PICTURED}."))
     for result in _disputed(decided):
         link = f"![{_picture_title(result)}](../../benchmarks/{PAGES.name}/{_picture_name(result)})"
         parts.append(f"{_short(result.experiment)}, {_length(result.experiment, result.rounds)}:\n\n{link}")

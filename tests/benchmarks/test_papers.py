@@ -12,7 +12,9 @@ import pytest
 import registered
 from scipy import stats
 
+from fedjax_bal.analyses import Findings
 from fedjax_bal.config import builtin_configs, load_config, read_command, resolved_yaml
+from fedjax_bal.lab import RunFolder
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -327,6 +329,14 @@ def test_what_does_not_hold_and_each_promise_that_was_run_is_examined():
                 assert {"why", "note", "open"} & claim.keys(), (claim["where"], claim["claim"])
 
 
+@pytest.mark.parametrize(
+    ("value", "limits", "text"),
+    [(-4.967, (-5,), "-4.97"), (-4.967, (), "-5.0"), (0.004, (), "+0.004"), (0.0, (), "0.0"), (-5.0, (-5,), "-5.0")],
+)
+def test_a_figure_that_rounds_to_its_limit_has_more_decimals(value, limits, text):
+    assert _paper_pages._figure(value, _claims.METRICS["last5_accuracy"], "+", limits) == text
+
+
 def test_the_stored_pages_are_what_the_tables_give():
     for file, text in _paper_pages.pages().items():
         assert file.read_text(encoding="utf-8") == text, file
@@ -414,12 +424,15 @@ def kept(tmp_path, monkeypatch):
 def test_a_run_folder_becomes_two_tables(kept):
     changes = ["training.rounds=120", "seeds=[0]", "training.batch_size=25", "methods=[fedavg, rebafl]"]
     run_folder(kept / "run", load_config(RUN, changes))
+    near = {"nearest": {"generated": {"mean": 50.0, "least": 31.0}, "test": {"mean": 42.0, "least": 20.0}}}
+    RunFolder(kept / "run").write_findings("privacy", "fedavg", 0, Findings(near))
     about = {"commit": "c", "note": ""}
     assert papers.collect([kept / "run"], about) == ["rebafl_table1_fmnist_m20_120_rounds: 2 runs"]
     rows = rows_of(kept / "rebafl_table1_fmnist_m20_120_rounds.csv")
     assert [row["method"] for row in rows] == ["fedavg", "rebafl"]
     assert rows[0]["changes"] == "training.batch_size=25" and "rounds_to_target" not in rows[0]
     assert float(rows[0]["last5_worst_class"]) == pytest.approx((116 + 117 + 118 + 119 + 120) / 5 / 400)
+    assert [row["nearest_image"] for row in rows] == ["1.55", ""]
     curve = rows_of(kept / "rebafl_table1_fmnist_m20_120_rounds_curves.csv")
     assert len(curve) == 40 and curve[-1]["round"] == "120" and curve[-1]["update_diversity"] == "2.0"
 
