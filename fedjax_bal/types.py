@@ -394,8 +394,9 @@ class Cohort(NamedTuple):
         learning_rate: the local learning rate of this round, `Float[]`.
         momentum: the local optimizer's momentum, 0 if it has none.
         delivered: `Bool[G]`, whether any client of the chain delivers.
-        num_clients: N, a Python int.
-        total_size: samples of the whole federation, `Float[]`.
+        num_clients: number of clients that can take a local step, `Int32[]`; those without rows can't, nor those with
+            less than a batch if short batches are dropped.
+        total_size: samples of these clients, `Float[]`.
         full_steps: `local_steps` expressed in steps at `learning_rate`, `Float[G, L]`, if the learning rate changes
             from step to step; otherwise None.
         clients: ids of each chain's clients, `Int32[G, L]`; N marks an empty place.
@@ -410,7 +411,7 @@ class Cohort(NamedTuple):
     learning_rate: Array
     momentum: Any
     delivered: Array
-    num_clients: int
+    num_clients: Array
     total_size: Array
     full_steps: Array | None = None
     clients: Any = None

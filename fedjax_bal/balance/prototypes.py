@@ -111,6 +111,7 @@ def transfer_features(
     chex.assert_shape([features, prototypes], (None, features.shape[-1]))
     chex.assert_shape(labels, (len(features),))
     chex.assert_shape(present, (len(prototypes),))
+    chex.assert_type(present, bool)  # integers would be combined bit by bit, and select rows
     targets = jnp.arange(features.shape[0]) % prototypes.shape[0]
     moves = present[targets] & present[labels]
     # This form returns the feature exactly if the scale is 1 and the target is its own class.

@@ -82,10 +82,10 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, new: F
         items["test rows"] = f"{len(dataset.test_labels):,}"
     if dataset.test_users:
         items["users with test rows only"] = f"{dataset.test_users:,}"
-    untrained = np.setdiff1d(dataset.test_labels, dataset.train_labels)
+    untrained = np.setdiff1d(dataset.test_labels, np.flatnonzero(federation.class_counts.any(0)))
     if len(untrained):
         names = ", ".join(received_value(dataset.class_names[label]) for label in untrained[:_FEW])
-        items["classes with test rows only"] = f"{len(untrained):,} ({names}{', ...' * (len(untrained) > _FEW)})"
+        items["classes that no client trains on"] = f"{len(untrained):,} ({names}{', ...' * (len(untrained) > _FEW)})"
     if users and not by_owner:
         items["users"] = f"{users:,}, not used as clients (partition=natural uses them)"
     text = "; ".join([f"{config.dataset.name}: {counted}, {taking_part}", *map(": ".join, items.items())])

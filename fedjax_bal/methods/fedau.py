@@ -17,7 +17,7 @@ class AbsenceWeights(Weigh, Step, abc.ABC):
     r"""The base of both weightings: scales the update of client k by $\omega_k$, and counts absent clients as zeros.
 
     The server moves by $s \sum_k p_k \omega_k \Delta_k$, where $p_k$ are the cohort weights without this part and s is
-    the delivering clients' share of all N clients, or of all samples. With equal weights that is
+    the delivering clients' share of the N clients that can train, or of their samples. With equal weights that is
     $\frac{1}{N} \sum_k \omega_k \Delta_k$. If $\omega_k$ is one by the probability that client k delivers, the mean
     over rounds is that of a federation without absence.
 

@@ -4,9 +4,8 @@ import jax.numpy as jnp
 
 from fedjax_bal.balance import kl_to_uniform
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
-from fedjax_bal.methods.fednova import NormalisedAveraging
 from fedjax_bal.methods.needs import weighted_mean
-from fedjax_bal.methods.roles import Need, NeedsContext, Weigh, part, parts_with
+from fedjax_bal.methods.roles import Need, NeedsContext, Step, Weigh, part, parts_with
 from fedjax_bal.types import Array, Cohort, ServerContext
 
 
@@ -35,9 +34,12 @@ class DiscrepancyWeights(Weigh):
 
     def _check_order(self, context: NeedsContext) -> None:
         place = [part.slot for part in context.parts].index(self.slot)
-        wrong = parts_with(context.parts[:place], NormalisedAveraging)
-        if wrong:
-            raise ValueError(f"feddisco: received {wrong[0].slot} in the wrong place: name fednova after feddisco")
+        for other in parts_with(context.parts[:place], Weigh):
+            if isinstance(other, Step):
+                raise ValueError(
+                    f"feddisco: received {other.slot} before it, which couldn't find its own weights in those of "
+                    "feddisco: name feddisco first"
+                )
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
         """Maps `Float[G]` to `Float[G]`; the engine normalises the result."""

@@ -16,15 +16,15 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
 
     A client minimises its own loss plus $\frac{\alpha_k}{2} \| y \|^2 + \alpha_k \langle y, h_k - w \rangle$, where
     $h_k$ is the sum of its changes $y - w$ so far, zeros for a client that never trained. The server takes the plain
-    mean of the delivered models and adds $H = \frac{1}{N} \sum_k h_k$ over all clients. After the first round, with
-    full participation, it therefore moves by twice the mean change: this over-relaxation is intended.
+    mean of the delivered models and adds $H = \frac{1}{N} \sum_k h_k$ over the N clients that can train. After the
+    first round, with full participation, it therefore moves by twice the mean change: this over-relaxation is intended.
 
     The penalty is computed as $\alpha_k (\frac{1}{2} \| y - w \|^2 + \langle y - w, h_k \rangle)$, which differs by a
     constant and is 0 when local training starts. Reported losses are then comparable, and no precision is lost.
 
     Attributes:
         alpha: the penalty's weight.
-        adaptive: divide it by the client's size relative to the mean size, $n_k N / n$.
+        adaptive: divide it by the client's size relative to the mean size of the clients with rows.
         clip: largest global norm of a gradient, penalty included; None for no limit.
         in_loss: whether the penalty is part of the loss; if not, its gradient is added at the unshifted parameters,
             which makes a difference with a Shift.
@@ -68,7 +68,8 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
     def _weight(self, ctx: Context) -> Array | float:
         if not self.adaptive:
             return self.alpha
-        mean_size = ctx.federation.offsets[-1].astype(float) / ctx.federation.num_clients
+        offsets = ctx.federation.offsets
+        mean_size = offsets[-1].astype(float) / (jnp.diff(offsets) > 0).sum()
         return self.alpha * mean_size / jnp.maximum(ctx.size, 1)
 
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
@@ -93,7 +94,7 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
         return cohort.delivered.astype(weights.dtype)
 
     def step(self, delta: PyTree, server: ServerContext) -> tuple[PyTree, PyTree]:
-        """Returns the update plus the mean of all N clients' memories after this round, and this mean."""
+        """Returns the update plus the mean of all clients' memories after this round, and this mean."""
         share = server.cohort.delivered.sum() / server.cohort.num_clients
         mean = jax.tree.map(lambda mean, delta: mean + share * delta, server.state, server.aggregate.delta)
         return jax.tree.map(jnp.add, delta, mean), mean

@@ -13,7 +13,7 @@ from fedjax_bal.types import PyTree, ServerContext
 class SurrogateUpdates(LatestUpdates):
     r"""Moves the model by $\bar y + \sum_{k \in S} p_k (\Delta_k - y_k)$, and then sets $y_k = \Delta_k$ for k in S.
 
-    $\bar y$ is the mean of the latest updates of all N clients before this round, and $p_k$ is the cohort weight of
+    $\bar y$ is the mean of the latest updates of all clients before this round, and $p_k$ is the cohort weight of
     client k, 1 / |S| unless sizes count. If cohorts are drawn uniformly, the mean over cohorts is the mean update of
     all clients.
 
@@ -41,9 +41,7 @@ class SurrogateUpdates(LatestUpdates):
         """Replaces the mean over the cohort by the corrected one; changes by earlier parts are kept."""
         cohort = server.cohort
         unit = self._unit(cohort.learning_rate)
-        counted = (cohort.local_steps > 0).sum()
-        if not self.ignores_sizes:
-            counted = cohort.sizes.sum() / cohort.total_size * cohort.num_clients
+        counted = (cohort.local_steps > 0).sum() if self.ignores_sizes else cohort.sizes.sum()
         counted = jnp.where(counted > 0, counted, 1.0)
 
         def replace(delta, cohorts, mean, changes):

@@ -9,20 +9,22 @@ from fedjax_bal.methods.combine import Recipe, recipe
 from fedjax_bal.methods.needs import shared_model, without_other
 from fedjax_bal.methods.roles import Memory, Need, NeedsContext, Reduce, Report, Server, Step, Weigh, part, static
 from fedjax_bal.optim import check_known
-from fedjax_bal.types import Array, Cohort, Context, Key, Outcome, PyTree, ServerContext, Variables
+from fedjax_bal.types import Array, Cohort, Key, Outcome, PyTree, ServerContext, Variables
 
 
 class LatestUpdates(Memory, Report, Weigh, Step, Server, abc.ABC):
     r"""The base of methods whose server uses the latest update of every client, zeros before the first one.
 
     $y_k$ is the latest update of client k, or that update divided by the learning rate of its round. The server's state
-    is the mean over all N clients, $\bar y = \frac{1}{N} \sum_k s_k y_k$, where $s_k$ is 1, or the client's size
-    relative to the mean size. The updates are stored with the clients, and each client reports the change of its own.
-    As the server could store them itself, only the update counts as traffic.
+    is the mean over all clients that can train, $\bar y = \sum_k s_k y_k / \sum_k s_k$, where $s_k$ is 1, or the
+    client's size. The updates are stored with the clients, and each client reports the change of its own. As the server
+    could store them itself, only the update counts as traffic. Chains are refused: a client would have an update for
+    each time that it trains in a round.
     """
 
     by_rate: bool
 
+    forbids_chains = True
     adds_reports = True
     travels = False
 
@@ -38,11 +40,11 @@ class LatestUpdates(Memory, Report, Weigh, Step, Server, abc.ABC):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Requires that no other part weights or reduces updates, or keeps leaves of the model on the clients."""
+        """Requires that no other part weights, reduces or clips updates, or keeps leaves of the model on clients."""
         why = "which changes how clients count, while the latest updates of all clients count as if it weren't there"
         averaging = without_other(self.method, self, Weigh, Reduce, because=why)
         shared = shared_model(self.method, "the server can't use the latest updates of clients that are absent")
-        return averaging, shared, Need("", self._check_rate)
+        return averaging, shared, Need("", self._check_rate), Need("", self._check_clipping)
 
     def init_memory(self, variables: Variables) -> PyTree:
         """Returns zeros, shaped like the parameters."""
@@ -54,8 +56,8 @@ class LatestUpdates(Memory, Report, Weigh, Step, Server, abc.ABC):
         return jax.tree.map(lambda y, w: (y - w) / unit, outcome.end.params, outcome.start.params)
 
     def report(self, outcome: Outcome) -> PyTree:
-        """Returns the change of the client's latest update, times its relative size if sizes count."""
-        size = 1.0 if self.ignores_sizes else _relative_size(outcome.ctx)
+        """Returns the change of the client's latest update, times its size if sizes count."""
+        size = 1 if self.ignores_sizes else outcome.ctx.size
         return jax.tree.map(lambda new, old: size * (new - old), outcome.memory, outcome.ctx.memory[self.slot])
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
@@ -72,7 +74,7 @@ class LatestUpdates(Memory, Report, Weigh, Step, Server, abc.ABC):
 
     def update(self, key: Key, server: ServerContext) -> PyTree:
         """Returns the mean latest update of all clients after this round."""
-        count = server.cohort.num_clients
+        count = server.cohort.num_clients if self.ignores_sizes else server.cohort.total_size
         reports = server.aggregate.reports[self.slot]
         return jax.tree.map(lambda mean, change: mean + change / count, server.state, reports)
 
@@ -84,16 +86,17 @@ class LatestUpdates(Memory, Report, Weigh, Step, Server, abc.ABC):
         if self.by_rate:
             check_known(self.method, context.local)
 
-
-def _relative_size(ctx: Context) -> Array:
-    # Floats first: the product of two integers could overflow, and their ratio would be in single precision.
-    size, total = (jnp.asarray(number, float) for number in (ctx.size, ctx.federation.offsets[-1]))
-    return size * ctx.federation.num_clients / total
+    def _check_clipping(self, context: NeedsContext) -> None:
+        if context.clips:
+            raise ValueError(
+                f"{self.method}: received execution.broken_clients: clip, which shortens the updates of this round, "
+                "while the server moves by the stored ones, which aren't clipped: set it to raise or exclude"
+            )
 
 
 @part
 class MemorisedUpdates(LatestUpdates):
-    r"""Moves the model by the mean latest update of all N clients, $\eta \bar y$, whoever delivers in this round.
+    r"""Moves the model by the mean latest update of all clients, $\eta \bar y$, whoever delivers in this round.
 
     Attributes:
         by_rate: whether updates are divided by the learning rate of their round, and their mean is multiplied by that

@@ -55,7 +55,7 @@ def no_models(server: ServerContext) -> LatestModels:
 def with_delivered(latest: LatestModels, server: ServerContext) -> LatestModels:
     """Adds the models of a round, given the context of `Step.step`, for a part with `needs_deltas`, without chains."""
     cohort = server.cohort
-    owners = jnp.where(cohort.local_steps > 0, cohort.clients, cohort.num_clients)[:, 0]  # N is dropped
+    owners = jnp.where(cohort.local_steps > 0, cohort.clients, server.federation.num_clients)[:, 0]  # N is dropped
 
     def put(all_: Array, received: Array, deltas: Array) -> Array:
         return all_.at[owners].set(received + deltas, mode="drop")

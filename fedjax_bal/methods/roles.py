@@ -183,7 +183,7 @@ class Part:
         needs_same_start: whether the server adds updates to the current model to find the clients' own models, which is
             wrong in asynchronous rounds, where clients have received different models.
         forbids_chains: whether each client must train alone and once a round, because the part replaces the model that
-            a client of a chain passes on to the next one.
+            a client of a chain passes on to the next one, or keeps one update of each client.
     """
 
     needs_deltas: ClassVar[bool] = False
@@ -280,7 +280,10 @@ class Loss(Part, abc.ABC):
 
 
 class Draw(Part, abc.ABC):
-    """Weights classes when samples are drawn with replacement; several add up."""
+    """Weights classes when samples are drawn with replacement; several add up.
+
+    In local steps `ctx.class_counts` are those that an epoch draws on average.
+    """
 
     @abc.abstractmethod
     def log_weights(self, class_counts: Array, ctx: Context) -> Array:

@@ -83,7 +83,7 @@ class ControlVariates(PlainControls):
     r"""Corrects each local gradient by the difference between the server's and the client's control variate.
 
     $y \leftarrow y - \eta (g - c_k + c)$ and, after $\tau$ steps, $c_k^+ = c_k - c + (w - y) / (\tau \eta)$
-    (option II). The server takes the plain mean of the updates and
+    (option II). The server takes the plain mean of the updates and, with N clients that can train,
     $c \leftarrow c + \frac{1}{N} \sum_{k \in S} (c_k^+ - c_k)$. A client that doesn't deliver changes neither variate.
 
     Attributes:

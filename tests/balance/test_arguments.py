@@ -27,6 +27,7 @@ REFUSED = {
     "labels that aren't integers": ("class_sums", LOGITS, BOTH / 1.0, BOTH, 3),
     "a mask that would be broadcast": ("class_sums", LOGITS, BOTH, BOTH[:1], 3),
     "prototypes of other features": ("transfer_features", LOGITS, BOTH, LOGITS[:, :1], BOTH == 1),
+    "presence in numbers": ("transfer_features", LOGITS, BOTH, LOGITS, BOTH),
     "a teacher that would be broadcast": ("distillation_loss", LOGITS, LOGITS[:1], 1.0),
     "rows that aren't booleans": ("distillation_loss", LOGITS, LOGITS, 1.0, "student_teacher", PRIOR[:2]),
     "rows that would be broadcast": ("attention_transfer_loss", [MAPS], [MAPS], BOTH[:1] == 0),

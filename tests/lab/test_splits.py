@@ -110,7 +110,10 @@ FEWER = {
         [*NATURAL, "evaluation.validation.per_class=4"],
         "108 of 120 rows, 12 clients; held back: validation.per_class=4",
     ),
-    "some users": ([*NATURAL, "partition.clients=5"], "50 of 120 rows, 5 of 12 users; held back: partition=natural"),
+    "some users": (
+        [*NATURAL, "partition.clients=5"],
+        "50 of 120 rows, 5 of 12 users; held back: partition=natural; classes that no client trains on: 1 ('1')",
+    ),
     "two keys": (
         [*NATURAL, "auxiliary.per_class=10", "imbalance_factor=2"],  # 30, floor(30 / sqrt(2)) and 15 of the rest
         "66 of 120 rows, 12 clients; held back: imbalance_factor=2, auxiliary.per_class=10",
@@ -142,7 +145,7 @@ def test_classes_that_only_the_test_set_has_are_named(tmp_path, monkeypatch):
         data.load("npz", path="mine.npz")
     np.savez("mine.npz", class_names=np.array(["Cat", "Dog", "cat", "dog"]), **arrays)  # as it is meant
     assert said("dataset={name: npz, path: mine.npz}", "partition=iid").endswith(
-        "; classes with test rows only: 2 ('Cat', 'Dog')"
+        "; classes that no client trains on: 2 ('Cat', 'Dog')"
     )
 
 

@@ -7,7 +7,7 @@ from methods import float64
 from rounding import DOUBLE
 
 from fedjax_bal.parts import DiscrepancyWeights
-from fedjax_bal.recipes import combine, feddisco, fednova
+from fedjax_bal.recipes import combine, fedau, fedbuff, feddisco, fednova
 from fedjax_bal.types import Cohort
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -32,6 +32,8 @@ def test_weights_by_discrepancy_equal_their_transcription():
     np.testing.assert_allclose(weigh(900.0, 0.0, counts[[2, 1, 2, 3]]), shares, rtol=DOUBLE)  # no client would count
 
 
-def test_discrepancies_are_added_to_shares_of_the_cohort():
-    with pytest.raises(ValueError, match="feddisco: received NormalisedAveraging in the wrong place: name fednova"):
-        float64.simulation(combine(fednova(), feddisco()))
+@pytest.mark.parametrize("other", [fednova(), fedbuff(), fedau()], ids=lambda recipe: recipe.name)
+def test_it_comes_before_methods_that_find_their_own_weights_in_those_of_the_end(other):
+    float64.simulation(combine(feddisco(), other))
+    with pytest.raises(ValueError, match=f"feddisco: received {other.parts[0].slot} before it, .*: name feddisco"):
+        float64.simulation(combine(other, feddisco()))

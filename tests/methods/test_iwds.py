@@ -1,5 +1,6 @@
 """IWDS: against its transcription, and its schedules."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -12,7 +13,7 @@ from methods import float64
 from fedjax_bal.engine.device import purpose_key, training_key
 from fedjax_bal.engine.device.drawing import weighted
 from fedjax_bal.options import LocalTraining
-from fedjax_bal.recipes import iwds
+from fedjax_bal.recipes import balanced_softmax, class_balanced, combine, iwds
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -46,6 +47,17 @@ def test_schedules_weigh_samples_by_the_beta_of_the_round(schedule, beta):
     (part,) = iwds(schedule=schedule).parts
     got = part.log_weights(counts, SimpleNamespace(round=jnp.int32(7)))
     np.testing.assert_allclose(np.exp(got), sample_weights(counts, beta), rtol=1e-9)
+
+
+@pytest.mark.parametrize("other", [class_balanced(), balanced_softmax()], ids=lambda recipe: recipe.name)
+def test_of_classes_drawn_as_they_are_a_loss_corrects_for_the_rows(other):
+    replacement = dataclasses.replace(float64.LOCAL, drawing="replacement")
+    float64.assert_same_runs(combine(other, iwds(schedule="uniform")), other, local=replacement)
+
+
+def test_of_classes_drawn_equally_often_a_loss_has_nothing_to_correct():
+    balanced = iwds(beta_0=1.0, schedule="fixed")
+    float64.assert_same_runs(combine(class_balanced(), balanced), balanced)
 
 
 def test_it_needs_replacement():

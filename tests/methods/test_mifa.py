@@ -10,8 +10,9 @@ import toys
 from methods import float64
 from rounding import DOUBLE
 
+from fedjax_bal.data import federate
 from fedjax_bal.options import LocalTraining, Participation
-from fedjax_bal.recipes import combine, equal_weights, feddisco, fedper, fedvarp, median, mifa
+from fedjax_bal.recipes import combine, equal_weights, fedau, feddisco, feddyn, fedper, fedvarp, median, mifa, scaffold
 from fedjax_bal.selection import bernoulli
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -88,6 +89,42 @@ def test_other_means_and_models_in_part_with_clients_are_refused(recipe):
         simulation(combine(recipe, fedper()))
     with pytest.raises(ValueError, match="mifa and fedvarp both bring LatestUpdates"):
         combine(mifa(), fedvarp())
+
+
+@pytest.mark.parametrize("recipe", [mifa(), fedvarp()], ids=lambda recipe: recipe.name)
+def test_clipped_updates_and_several_trainings_a_round_are_refused(recipe):
+    with pytest.raises(ValueError, match=f"{recipe.name}: received execution.broken_clients: clip, .* which aren't"):
+        simulation(recipe, execution=dataclasses.replace(float64.EXECUTION, broken_clients="clip"))
+    chains = Participation(selector=toys.chosen([[0], [4]], passes=2))
+    with pytest.raises(ValueError, match=f"{recipe.name}: received chains of 1 clients that train 2 time"):
+        simulation(recipe, participation=chains)
+
+
+COUNTING_ALL = {
+    "mifa": mifa(),
+    "mifa by size": mifa(by_size=True),
+    "fedvarp": fedvarp(),
+    "fedvarp by size": fedvarp(by_size=True),
+    "fedau": fedau("average_all"),
+    "fedau by size": fedau(by_size=True),
+    "scaffold": scaffold(),
+    "feddyn": feddyn(adaptive=False),
+}
+
+
+@pytest.mark.parametrize("name", quick.only(COUNTING_ALL, "mifa by size", "scaffold"))
+def test_means_over_all_clients_leave_out_those_that_cannot_train(name):
+    """Three clients without rows are added, and three with less than a batch."""
+    own = toys.federation()
+    spans = np.split(own.rows, own.offsets[1:-1])
+    more = federate(own.images, own.labels, [*spans, *[spans[0][:5], spans[0][:0]] * 3], own.num_classes)
+    local = dataclasses.replace(float64.LOCAL, drop_last=True)
+    clients = Participation(selector=toys.chosen([[0], [4]], [[7], [4]], [[2], [9]]))
+    got, wanted = (
+        float64.run(float64.simulation(COUNTING_ALL[name], federation=data, local=local, participation=clients))
+        for data in (more._replace(mean=own.mean, std=own.std), own)
+    )
+    float64.assert_equal(got.variables.params, wanted.variables.params, 1e-12)
 
 
 def test_a_rate_that_is_not_known_is_refused():

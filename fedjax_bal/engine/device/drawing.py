@@ -75,14 +75,20 @@ def weighted(key: Key, class_counts: Array, log_weights: Array, length: int) -> 
     without samples are never drawn.
     """
     words = jax.random.uniform(key, (length, 2))
-    logits = jnp.where(class_counts > 0, log_weights + jnp.log(jnp.maximum(class_counts, 1)), -jnp.inf)
-    cumulated = jnp.cumsum(jax.nn.softmax(logits))
+    cumulated = jnp.cumsum(class_shares(class_counts, log_weights))
     # Normalised by the last number, which rounding can leave below 1: a word above it would select no class.
     drawn = jnp.searchsorted(cumulated / cumulated[-1], words[:, 0], side="right")
     inside = (words[:, 1] * class_counts[drawn]).astype(jnp.int32)
     starts = jnp.cumsum(class_counts) - class_counts
     # The product of a word just below 1 can round up to the count itself.
     return starts[drawn] + jnp.minimum(inside, class_counts[drawn] - 1)
+
+
+def class_shares(class_counts: Array, log_weights: Array) -> Array:
+    """Returns how often `weighted` draws each class, `Float[C]`, which adds up to 1; NaN for a client without rows."""
+    counts = class_counts.astype(float)
+    logits = jnp.where(counts > 0, log_weights + jnp.log(jnp.maximum(counts, 1.0)), -jnp.inf)
+    return jax.nn.softmax(logits)
 
 
 # On CPUs jax writes Threefry's 20 rounds as a loop, which XLA doesn't fuse and LLVM unrolls again for every draw: most

@@ -12,7 +12,7 @@ from jax import lax
 from fedjax_bal.data import bounded_loop, gather
 from fedjax_bal.engine.device import leaves
 from fedjax_bal.engine.device.debug import located, stop_at_nan
-from fedjax_bal.engine.device.drawing import purpose_key, shuffled, weighted
+from fedjax_bal.engine.device.drawing import class_shares, purpose_key, shuffled, weighted
 from fedjax_bal.engine.device.roles import call, restored
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.trees import take
@@ -110,10 +110,7 @@ def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array
         epoch_key = purpose_key(jax.random.fold_in(key, epoch), "draw")
         if setting.local.drawing == "epochs":
             return shuffled(epoch_key, ctx.size, setting.row_length, longest)
-        flat = jnp.zeros(ctx.class_counts.shape)
-        parts = setting.parts_with(Draw)
-        weights = sum((call(setting, part, part.log_weights, ctx.class_counts, ctx) for part in parts), flat)
-        return weighted(epoch_key, ctx.class_counts, weights, setting.row_length)
+        return weighted(epoch_key, ctx.class_counts, _log_weights(setting, ctx), setting.row_length)
 
     if setting.local.steps is None:
         return jax.vmap(order_of)(jnp.arange(setting.epochs)).reshape(-1)
@@ -127,6 +124,21 @@ def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array
     # The last epoch may reach beyond the last step.
     length = setting.local.steps * setting.batch_size + setting.row_length
     return lax.fori_loop(0, epochs, append, jnp.zeros(length, jnp.int32))
+
+
+def _log_weights(setting: Setting, ctx: Context) -> Array:
+    flat = jnp.zeros(ctx.class_counts.shape)
+    parts = setting.parts_with(Draw)
+    return sum((call(setting, part, part.log_weights, ctx.class_counts, ctx) for part in parts), flat)
+
+
+def _drawn_counts(setting: Setting, ctx: Context) -> Array:
+    """Returns the class counts that an epoch has on average, `Float[C]`, of a client whose draws are weighted.
+
+    A loss that corrects for the classes would correct a second time if it saw those of the client's rows.
+    """
+    drawn = ctx.size * class_shares(ctx.class_counts, _log_weights(setting, ctx))
+    return jnp.where(ctx.size > 0, drawn, 0.0)
 
 
 def start_training(setting: Setting, ctx: Context, optimizer: PyTree = None) -> LocalState:
@@ -177,6 +189,8 @@ def train_step(
     def step(active: Setting, carry: LocalState) -> LocalState:
         filled = batch
         seen = ctx
+        if setting.parts_with(Draw):
+            seen = seen._replace(class_counts=_drawn_counts(setting, ctx))
         for part in active.parts_with(Batches):
             filled = call(setting, part, part.batch, step_key(f"batch/{part.slot}"), filled, seen)
             seen = seen._replace(class_counts=call(setting, part, part.labelled, seen.class_counts, seen))

@@ -269,6 +269,8 @@ def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federatio
     counts = trees.take(federation.class_counts, plan.clients) * plan.delivered[..., None]
     sizes = counts.sum(-1)
     steps = setting.local_steps(sizes, plan.limits)
+    sizes_of_all = jnp.diff(federation.offsets)
+    able = setting.local_steps(sizes_of_all) > 0
     return Cohort(
         sizes=sizes.sum(1).astype(float),
         class_counts=counts.sum(1).astype(float),
@@ -278,8 +280,8 @@ def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federatio
         learning_rate=setting.learning_rate(number),
         momentum=setting.optimizer.momentum,
         delivered=plan.delivered.any(1),
-        num_clients=federation.num_clients,
-        total_size=federation.offsets[-1].astype(float),
+        num_clients=able.sum(),
+        total_size=jnp.where(able, sizes_of_all, 0).sum().astype(float),
         full_steps=setting.optimizer.full_steps(steps, setting.most_steps),
         clients=plan.clients,
         staleness=None if plan.staleness is None else plan.staleness[:, 0],

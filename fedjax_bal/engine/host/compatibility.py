@@ -273,13 +273,13 @@ def check_asynchrony(recipe: Recipe, selector: Selector, participation: Particip
 
 
 def check_chains(recipe: Recipe, selector: Selector) -> None:
-    """Refuses chains for parts whose clients don't continue from the model that the previous one passes on."""
+    """Refuses chains for parts whose clients must train alone, and once a round."""
     for part in recipe.parts:
         if part.forbids_chains and (selector.chain_length, selector.passes) != (1, 1):
             raise ValueError(
                 f"{recipe.name}: received chains of {selector.chain_length} clients that train {selector.passes} "
-                f"time(s) a round, but {part.slot} has each client train from a model of its own, so the server would "
-                "only learn of the last training: use a selector without chains"
+                f"time(s) a round, but {part.slot} counts one training for each client and round, so the server would "
+                "only learn of the last one: use a selector without chains"
             )
 
 
