@@ -25,13 +25,13 @@ from fedjax_bal.errors import DivergenceError
 from fedjax_bal.files import check_replaceable, write_atomically
 from fedjax_bal.lab import SharedInputs, device_name, set_up, versions
 from fedjax_bal.models import automatic, convolves
+from fedjax_bal.status import size
 from fedjax_bal.target import target_platform
 from fedjax_bal.validate import finite_number, one_of, whole_number
 
 _EXECUTION, _CONVOLUTION = "execution.", "model.convolution="
 _HEADINGS = ("", "updates/s", "spread", "samples/s", "GFLOP/s", "peak", "waste", "compile", "memory")
 _LONGEST_NAME = 16
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 class BenchOptions(NamedTuple):
@@ -264,14 +264,3 @@ def figure(value: float) -> str:
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
-
-
-def size(count: float) -> str:
-    """Formats bytes with a unit.
-
-    Example:
-        >>> size(512), size(1_530_000), size(2.5e9)
-        ('512 B', '1.53 MB', '2.50 GB')
-    """
-    power = min(int(math.log10(max(count, 1)) // 3), len(_UNITS) - 1)
-    return f"{figure(count / 1000**power) if power else f'{count:.0f}'} {_UNITS[power]}"

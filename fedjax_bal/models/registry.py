@@ -1,6 +1,5 @@
 """Models by name, and their options, which are declared only in the signature of the network's builder."""
 
-import difflib
 import functools
 import inspect
 import math
@@ -22,7 +21,7 @@ from fedjax_bal.models.networks import Layer, MobileNetV2, Network, PlainCnn, Re
 from fedjax_bal.models.normalization import Normalisation, normalise
 from fedjax_bal.registry import Registry
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
-from fedjax_bal.validate import is_number, suggestion, whole_number
+from fedjax_bal.validate import is_number, one_of, suggestion, whole_number
 
 _RECORDED = ("levels", "norm_inputs", "taps")
 """The collections in which networks record results of a forward pass."""
@@ -429,7 +428,4 @@ def _pure_functions(
 
 
 def _entry(name: str) -> _Entry:
-    if name not in MODELS:
-        nearest = difflib.get_close_matches(str(name), MODELS, 1, 0.0)[0]
-        raise ValueError(f"model {name!r} is unknown; did you mean {nearest!r}? Models: {', '.join(MODELS)}.")
-    return MODELS[name]
+    return MODELS[one_of("model", name, MODELS)]

@@ -193,7 +193,7 @@ def test_gradients_under_vmap_equal_plain_ones_one_by_one():
         ((3, (8, 8)), r"image_shape: received \(8, 8\)"),
         ((3, (8, 8, 1), 1), "width: received 1"),
         ((3, (8, 8, 1), 4, 0), "latent: received 0"),
-        ((3, (8, 8, 1), 4, 3, "quick"), "convolution='quick' is unknown"),
+        ((3, (8, 8, 1), 4, 3, "quick"), "convolution: received 'quick'; allowed: auto, fast"),
     ],
 )
 def test_sizes_that_it_can_not_have_are_refused(arguments, message):

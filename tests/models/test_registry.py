@@ -168,7 +168,7 @@ def test_the_smallest_image_is_the_smallest(name):
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (("rebafl_fmist", 10, (28, 28, 1)), {}, "'rebafl_fmist' is unknown; did you mean 'rebafl_fmnist'"),
+        (("rebafl_fmist", 10, (28, 28, 1)), {}, "model: received 'rebafl_fmist'; did you mean 'rebafl_fmnist'?"),
         (("fedavg_cnn", 10, (28, 28, 1)), {"hidden": (3,)}, "no option 'hidden'; its options: conv_relu"),
         (("fedavg_cnn", 10, (28, 28, 1)), {"conv_relu": 0}, "conv_relu: received 0, must be true or false"),
         (("astraea_cnn", 47, (28, 28, 1)), {"dropout": 1.0}, "dropout: received 1.0, must be a number in [0, 1)"),
@@ -176,7 +176,7 @@ def test_the_smallest_image_is_the_smallest(name):
         (("resnet8", 10, (28, 28, 1)), {"norm": "layer"}, "norm: received 'layer'; allowed: batch, group"),
         (("mlp", 10, (28, 28, 1)), {"hiden": (3,)}, "its options: hidden; did you mean 'hidden'?"),
         (("mlp", 10, (28, 28, 1)), {"hidden": 128}, "hidden: received 128, must be a list, not empty, each item an"),
-        (("mlp", 10, (28, 28, 1)), {"convolution": "quick"}, "'auto', 'fast', 'grouped'"),
+        (("mlp", 10, (28, 28, 1)), {"convolution": "quick"}, "received 'quick'; allowed: auto, fast, grouped"),
         (("mlp", 0, (28, 28, 1)), {}, "num_classes: received 0, must be an integer"),
         (("fedavg_cnn", 10, (28, 28)), {}, "(height, width, channels)"),
     ],

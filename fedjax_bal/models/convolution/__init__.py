@@ -26,6 +26,7 @@ from fedjax_bal.models.convolution.forward import depthwise
 from fedjax_bal.models.convolution.geometry import LAYOUT, Geometry, plain_convolution
 from fedjax_bal.models.convolution.rules import FORMS, keep_apart
 from fedjax_bal.models.derivatives import fast_derivative
+from fedjax_bal.validate import one_of
 
 PLAIN = 'build the model with convolution="plain"'
 
@@ -110,9 +111,7 @@ def of_name(name: str) -> Callable[..., Array]:
         form: functools.partial(convolution, form=form) for form in ("auto", *FORMS)
     }
     choices["plain"] = lax.conv_general_dilated
-    if name not in choices:
-        raise ValueError(f"convolution={name!r} is unknown: choose one of {', '.join(map(repr, choices))}.")
-    if name == "builtin":
+    if one_of("convolution", name, choices) == "builtin":
         automatic.check_builtin()
     return choices[name]
 

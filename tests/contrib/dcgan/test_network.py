@@ -113,7 +113,7 @@ def test_doubling_is_the_convolution_of_images_spread_apart_and_so_is_its_gradie
     [
         (((8, 10, 1),), r"image_shape: received \(8, 10, 1\)"),
         (((8, 8, 1), 1), "width: received 1"),
-        (((8, 8, 1), 4, 3, "quick"), "convolution='quick' is unknown"),
+        (((8, 8, 1), 4, 3, "quick"), "convolution: received 'quick'; allowed: auto, fast"),
     ],
 )
 def test_sizes_that_it_can_not_have_are_refused(arguments, message):
