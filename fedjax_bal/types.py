@@ -309,7 +309,8 @@ class Context(NamedTuple):
     Attributes:
         round: the round number from 0, `Int32[]`.
         client: the client's id, `Int32[]`.
-        class_counts: `Int32[C]`; within a local step, of the labels that Batches parts give the client's rows.
+        class_counts: of the client's rows, `Int32[C]`; within a local step, of what Draw parts draw on average, with
+            the labels that Batches parts give.
         size: the number of the client's rows, `Int32[]`.
         start: the variables received, but the client's own values of leaves that stay with it (see `parts.Personal`).
         broadcast: the value that each Server part sent, by slot.
@@ -399,7 +400,7 @@ class Cohort(NamedTuple):
         total_size: samples of these clients, `Float[]`.
         full_steps: `local_steps` expressed in steps at `learning_rate`, `Float[G, L]`, if the learning rate changes
             from step to step; otherwise None.
-        clients: ids of each chain's clients, `Int32[G, L]`; N marks an empty place.
+        clients: ids of each chain's clients, `Int32[G, L]`; `federation.num_clients` marks an empty place.
         staleness: the number of rounds since each chain received its model, `Int32[G]`; None in synchronous rounds.
     """
 

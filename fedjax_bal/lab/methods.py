@@ -272,7 +272,7 @@ def train_methods(
     def describe() -> dict[str, Any]:
         empty = int((whole.sizes == 0).sum())
         text = f"{len(np.unique(whole.rows)):,} rows, {whole.num_clients:,} clients"
-        used = RowsUsed(text, whole.num_clients, empty, whole.input_names)
+        used = RowsUsed(text, whole.num_clients, empty, input_names=whole.input_names)
         every = list(simulations.values())
         return {
             "name": sheet["name"],

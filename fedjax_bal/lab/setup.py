@@ -17,7 +17,7 @@ from fedjax_bal.config import Config, MethodConfig, ModelSection, received_value
 from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build_simulation, device_count, divide, replicate
 from fedjax_bal.lab.exports import compare_names, read_weights
-from fedjax_bal.lab.splits import RowsUsed, SetupError, generator, prefix_errors, rows_used, split_rows
+from fedjax_bal.lab.splits import RowsUsed, SetupError, generator, prefix_errors, rows_used, split_rows, whole_line
 from fedjax_bal.models import automatic
 from fedjax_bal.optim import optimizer
 from fedjax_bal.options import Participation, derived, trusted
@@ -73,7 +73,7 @@ class SharedInputs:
         self.assumed: set[str] = set()
         self.made: dict[str, Any] = {}
         self.larger: dict[tuple[Any, ...], Federation] = {}
-        self.used: dict[str, tuple[RowsUsed, dict[str, None], set[int]]] = {}
+        self.used: dict[str, tuple[dict[str, None], dict[RowsUsed, None]]] = {}
         self.cautions: dict[str, None] = {}
 
     def cached(self, kind: str, make: Any, *sections: Any) -> Any:
@@ -157,9 +157,9 @@ class SharedInputs:
         """Counts the rows and clients that are used."""
         use = lambda: rows_used(config, self.dataset(config), *self._federations(config))
         used = self.cached("rows used", use, *_sections(config))
-        _, names, empty = self.used.setdefault(used.text, (used, {}, set()))
+        names, partitions = self.used.setdefault(used.text, ({}, {}))
         names[config.name] = None
-        empty.add(used.empty)
+        partitions[used] = None
         return used
 
     def data_lines(self) -> list[str]:
@@ -167,9 +167,9 @@ class SharedInputs:
 
         There is a line for each distinct description, up to a limit.
         """
-        several = len({tuple(names) for _, names, _ in self.used.values()}) > 1
+        several = len({tuple(names) for names, _ in self.used.values()}) > 1
         whose = lambda names: f" of {', '.join(names)}" if several else ""
-        lines = [f"data{whose(names)}: {used.with_empty_clients(empty)}" for used, names, empty in self.used.values()]
+        lines = [f"data{whose(names)}: {whole_line(partitions)}" for names, partitions in self.used.values()]
         more = len(lines) - _MOST_LINES
         if more > 0:
             lines[_MOST_LINES:] = [f"data: {more} more partitions"]

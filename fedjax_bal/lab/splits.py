@@ -25,17 +25,29 @@ class RowsUsed(NamedTuple):
         text: the line, such as `npz: 114 of 120 rows, 12 clients; held back: auxiliary.per_class=2`.
         clients: number of clients.
         empty: number of clients without rows.
+        untrained: the names of the test set's classes of which no client has training rows.
         input_names: the columns of a table that are inputs; None for other data.
     """
 
     text: str
     clients: int
     empty: int
+    untrained: tuple[str, ...] = ()
     input_names: tuple[str, ...] | None = None
 
-    def with_empty_clients(self, counts: Collection[int] = ()) -> str:
-        """Returns the whole line, with the range of empty clients where there are several partitions."""
-        return "; ".join(filter(None, (self.text, data.empty_clients([self.empty, *counts], self.clients))))
+
+def whole_line(partitions: Collection[RowsUsed]) -> str:
+    """Returns the text of all partitions, with what differs between them: empty clients and classes without rows."""
+    first = next(iter(partitions))
+    names = list(dict.fromkeys(name for used in partitions for name in used.untrained))
+    untrained = ""
+    if names:
+        shown = ", ".join(map(received_value, names[:_FEW])) + ", ..." * (len(names) > _FEW)
+        differ = any(len(used.untrained) < len(names) for used in partitions)
+        depending = ", depending on the partition" * differ
+        untrained = f"classes that no training client has: {len(names):,} ({shown}){depending}"
+    empty = data.empty_clients([used.empty for used in partitions], first.clients)
+    return "; ".join(filter(None, (first.text, untrained, empty)))
 
 
 def rows_used(config: Sections, dataset: Dataset, federation: Federation, new: Federation | None = None) -> RowsUsed:
@@ -82,14 +94,12 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, new: F
         items["test rows"] = f"{len(dataset.test_labels):,}"
     if dataset.test_users:
         items["users with test rows only"] = f"{dataset.test_users:,}"
-    untrained = np.setdiff1d(dataset.test_labels, np.flatnonzero(federation.class_counts.any(0)))
-    if len(untrained):
-        names = ", ".join(received_value(dataset.class_names[label]) for label in untrained[:_FEW])
-        items["classes that no client trains on"] = f"{len(untrained):,} ({names}{', ...' * (len(untrained) > _FEW)})"
     if users and not by_owner:
         items["users"] = f"{users:,}, not used as clients (partition=natural uses them)"
     text = "; ".join([f"{config.dataset.name}: {counted}, {taking_part}", *map(": ".join, items.items())])
-    return RowsUsed(text, clients, int((federation.sizes == 0).sum()), dataset.input_names)
+    untrained = np.setdiff1d(dataset.test_labels, np.flatnonzero(federation.class_counts.any(0)))
+    missing = tuple(dataset.class_names[label] for label in untrained)
+    return RowsUsed(text, clients, int((federation.sizes == 0).sum()), missing, dataset.input_names)
 
 
 def name_inputs(names: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.host import Simulation
 from fedjax_bal.lab.records import ClientResults, Composition, MiniBatches, Partition
 from fedjax_bal.lab.setup import Setup
-from fedjax_bal.lab.splits import RowsUsed
+from fedjax_bal.lab.splits import RowsUsed, whole_line
 from fedjax_bal.metrics import class_means, client_accuracies, divergences, evenly_spaced, rank_correlations
 from fedjax_bal.parts import Batches
 from fedjax_bal.status import duration
@@ -93,8 +93,9 @@ def partitions_of(
         rows_used: of each method, for each partition; the first is that of its simulation.
     """
     shared: dict[Any, Partition] = {}
-    for method, simulation, digest, (used, *others) in zip(methods, simulations, digests, rows_used, strict=True):
-        text = used.with_empty_clients([other.empty for other in others])
+    for method, simulation, digest, used in zip(methods, simulations, digests, rows_used, strict=True):
+        text = whole_line(used)
+        input_names = used[0].input_names
         federation = simulation.federation
         counts = np.asarray(federation.class_counts)
         shown = _spread(len(counts), _HEAT_MAP_CLIENTS, federation.num_classes * len(simulations))
@@ -111,8 +112,8 @@ def partitions_of(
             "class_counts": counts[shown].tolist(),
             "samples": counts.sum(0).tolist(),
         }
-        if used.input_names is not None:
-            entry["input_names"] = list(used.input_names)
+        if input_names is not None:
+            entry["input_names"] = list(input_names)
         if federation.client_names is not None:
             entry["client_names"] = [federation.client_names[client] for client in shown]
         if np.any(federation.copy):
@@ -124,7 +125,7 @@ def partitions_of(
                 "extra_bytes": extra_bytes(federation),
             }
         # Compared by content, because different methods may prepare equal federations.
-        named = entry.get("client_names"), used.input_names
+        named = entry.get("client_names"), input_names
         key = (
             digest.tobytes(),
             counts.tobytes(),

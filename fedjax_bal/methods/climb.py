@@ -12,7 +12,7 @@ _LARGEST = 100.0
 
 @part
 class DualWeights(Weigh, Server):
-    r"""Weights client i by $1 + \lambda_i - \bar\lambda$, at least 0, with the mean $\bar\lambda$ over all N clients.
+    r"""Weights client i by $1 + \lambda_i - \bar\lambda$, at least 0; the mean is over the N clients that can train.
 
     $\lambda$ is the dual variable of the constraint that no client's loss $f_i$ exceeds the mean loss by more than
     $\epsilon$. It starts at 0. After every `interval` rounds it changes by $\eta (f_i - \bar f - \epsilon) / N$ for the
@@ -58,15 +58,16 @@ class DualWeights(Weigh, Server):
         # Empty places hold the client number N, which is out of range: reads give 0, and `update` drops their writes.
         own = server.state.at[cohort.clients].get(mode="fill", fill_value=0.0)
         means = jnp.where(counted, own, 0.0).sum(1) / jnp.maximum(counted.sum(1), 1)
-        return weights * jnp.maximum(1.0 + means - server.state.mean(), 0.0)
+        return weights * jnp.maximum(1.0 + means - server.state.sum() / cohort.num_clients, 0.0)
 
     def update(self, key: Key, server: ServerContext) -> Array:
         """Returns the next lambda."""
         losses = server.aggregate.losses
         known = jnp.isfinite(losses) & ((server.round + 1) % self.interval == 0)
         mean = jnp.where(known, losses, 0.0).sum() / jnp.maximum(known.sum(), 1)
-        change = self.rate * (losses - mean - self.tolerance) / len(server.state)
-        moved = server.state.at[server.cohort.clients].add(jnp.where(known, change, 0.0), mode="drop")
+        cohort = server.cohort
+        change = self.rate * (losses - mean - self.tolerance) / cohort.num_clients
+        moved = server.state.at[cohort.clients].add(jnp.where(known, change, 0.0), mode="drop")
         return jnp.clip(moved, 0.0, _LARGEST)
 
 

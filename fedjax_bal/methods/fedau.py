@@ -144,8 +144,8 @@ class ProbabilityWeights(AbsenceWeights):
     r"""Scales an update by one over the known probability that its client delivers in a round.
 
     Attributes:
-        probabilities: client i has `probabilities[i % len(probabilities)]`; 1 for all is the average over all N
-            clients, in which absent ones count as having kept the model.
+        probabilities: client i has `probabilities[i % len(probabilities)]`; 1 for all is the average over the N
+            clients that can train, in which absent ones count as having kept the model.
         ignores_sizes: whether all clients count the same; if not, by their number of samples.
 
     References:

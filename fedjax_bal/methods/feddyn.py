@@ -6,12 +6,25 @@ import optax
 
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
 from fedjax_bal.methods.needs import without_other
-from fedjax_bal.methods.roles import Gradient, Loss, Memory, Need, Personal, Reduce, Server, Step, Weigh, part, static
+from fedjax_bal.methods.roles import (
+    Gradient,
+    Loss,
+    Memory,
+    Need,
+    Personal,
+    Prepare,
+    Reduce,
+    Server,
+    Step,
+    Weigh,
+    part,
+    static,
+)
 from fedjax_bal.types import Array, Batch, Cohort, Context, Key, Outcome, Outputs, PyTree, ServerContext, Variables
 
 
 @part
-class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
+class DynamicRegularisation(Prepare, Loss, Gradient, Memory, Weigh, Step, Server):
     r"""Adds a penalty that depends on a client's accumulated drift.
 
     A client minimises its own loss plus $\frac{\alpha_k}{2} \| y \|^2 + \alpha_k \langle y, h_k - w \rangle$, where
@@ -54,6 +67,14 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
         averaging = without_other("feddyn", self, Weigh, Reduce, because=why)
         return averaging, without_other("feddyn", self, Personal, because=own)
 
+    def prepare(self, key: Key, variables: Variables, ctx: Context) -> Array:
+        """Returns the penalty's weight for this client, `Float[]`."""
+        if not self.adaptive:
+            return jnp.asarray(self.alpha, float)
+        offsets = ctx.federation.offsets
+        mean_size = offsets[-1].astype(float) / (jnp.diff(offsets) > 0).sum()
+        return self.alpha * mean_size / jnp.maximum(ctx.size, 1)
+
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
         """Returns the penalty, `Float[]`."""
         if not self.in_loss:
@@ -63,19 +84,12 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
             return jnp.sum((y - w) * (0.5 * (y - w) + h))
 
         terms = jax.tree.map(one, params, ctx.start.params, ctx.memory[self.slot])
-        return self._weight(ctx) * jnp.stack(jax.tree.leaves(terms)).sum()
-
-    def _weight(self, ctx: Context) -> Array | float:
-        if not self.adaptive:
-            return self.alpha
-        offsets = ctx.federation.offsets
-        mean_size = offsets[-1].astype(float) / (jnp.diff(offsets) > 0).sum()
-        return self.alpha * mean_size / jnp.maximum(ctx.size, 1)
+        return ctx.prepared[self.slot] * jnp.stack(jax.tree.leaves(terms)).sum()
 
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
         """Returns the clipped gradient, to which the penalty's is added if the loss doesn't contain it."""
         if not self.in_loss:
-            weight = self._weight(ctx)
+            weight = ctx.prepared[self.slot]
             own = ctx.memory[self.slot]
             bend = lambda g, y, w, h: g + weight * (y - w + h)
             grads = jax.tree.map(bend, grads, params, ctx.start.params, own)

@@ -14,6 +14,7 @@ from fedjax_bal.methods.fedcm import ClientMomentum
 from fedjax_bal.methods.needs import shared_model, without_other
 from fedjax_bal.methods.roles import (
     Batches,
+    Draw,
     Need,
     Prepare,
     Server,
@@ -123,8 +124,10 @@ class Relabelling(Server, Prepare, Batches):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Requires that the global model alone can classify a client's rows."""
-        return (shared_model("fedrela", "the global model alone can't relabel their rows"),)
+        """Requires that the global model alone can classify a client's rows, which are drawn alike."""
+        why = "which weighs rows by the labels that they had before"
+        alone = shared_model("fedrela", "the global model alone can't relabel their rows")
+        return alone, without_other("fedrela", self, Draw, because=why)
 
     def init_server(self, server: ServerContext) -> Relabeller:
         """Returns the initial model, and draws the seed."""

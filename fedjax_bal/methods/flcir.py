@@ -130,8 +130,8 @@ def _images(federation: Federation, rows: Array) -> Array:
 class ParticipatingShare(Step):
     r"""Scales the mean update by the delivering clients' share of all samples.
 
-    $w \leftarrow \sum_S p_k w_k + (1 - \sum_S p_k) w$ with $p_k = n_k / n$ over all N clients: absent clients count as
-    having kept the model.
+    $w \leftarrow \sum_S p_k w_k + (1 - \sum_S p_k) w$ with $p_k = n_k / n$ over all clients that can train: absent
+    ones count as having kept the model.
 
     References:
         FL-CIR (Yang et al., 2021), eq. 4, and the authors' code. The average of batch statistics isn't scaled.

@@ -51,9 +51,9 @@ def iwds(beta_0: Share = 0.9999, beta_m: Share = 0.8, rho: Share = 0.992, schedu
     """Imbalanced weight decay sampling: rare classes are oversampled at first, less so from round to round.
 
     An epoch draws, with replacement, the client's number of samples. Aggregation doesn't change, so it combines with
-    other methods. A loss that corrects for the client's classes, such as balanced softmax, class-balanced or ReBaFL's,
-    corrects for those that are drawn; for those of all clients (`counts="global"`) it corrects as if nothing were
-    weighted.
+    other methods. What corrects for the client's classes, such as the losses of balanced softmax, class-balanced and
+    ReBaFL, or CBFL's fakes, corrects for those that are drawn on average; a loss for those of all clients
+    (`counts="global"`) corrects as if nothing were weighted.
 
     Args:
         beta_0: beta in the first round, in [0, 1]; near 1 all classes are drawn equally often, at 0 all samples.

@@ -18,8 +18,8 @@ class LatestUpdates(Memory, Report, Weigh, Step, Server, abc.ABC):
     $y_k$ is the latest update of client k, or that update divided by the learning rate of its round. The server's state
     is the mean over all clients that can train, $\bar y = \sum_k s_k y_k / \sum_k s_k$, where $s_k$ is 1, or the
     client's size. The updates are stored with the clients, and each client reports the change of its own. As the server
-    could store them itself, only the update counts as traffic. Chains are refused: a client would have an update for
-    each time that it trains in a round.
+    could store them itself, only the update counts as traffic. Chains are refused: they add up the updates of
+    their clients, of which this is the mean, and several passes give a client several updates.
     """
 
     by_rate: bool

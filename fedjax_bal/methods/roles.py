@@ -282,7 +282,7 @@ class Loss(Part, abc.ABC):
 class Draw(Part, abc.ABC):
     """Weights classes when samples are drawn with replacement; several add up.
 
-    In local steps `ctx.class_counts` are those that an epoch draws on average.
+    In local steps `ctx.class_counts` are those that an epoch draws on average, in whole rows.
     """
 
     @abc.abstractmethod
@@ -302,7 +302,7 @@ class Batches(Part, abc.ABC):
         return jnp.zeros(class_counts.shape)
 
     def labelled(self, class_counts: Array, ctx: Context) -> Array:
-        """Returns the class counts of a client's rows with this part's labels, `Int32[C]`; by default the same.
+        """Returns the class counts with this part's labels instead of a client's own, `Int32[C]`; by default the same.
 
         In local steps they are the other parts' `ctx.class_counts`.
         """

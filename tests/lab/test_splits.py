@@ -14,6 +14,7 @@ from fedjax_bal import data
 from fedjax_bal.cli.app import app
 from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.lab.setup import SetupError, SharedInputs, set_up
+from fedjax_bal.lab.splits import RowsUsed, whole_line
 from fedjax_bal.lab.summary import summarise_partitions
 from fedjax_bal.plugins import load_plugins
 
@@ -112,7 +113,7 @@ FEWER = {
     ),
     "some users": (
         [*NATURAL, "partition.clients=5"],
-        "50 of 120 rows, 5 of 12 users; held back: partition=natural; classes that no client trains on: 1 ('1')",
+        "50 of 120 rows, 5 of 12 users; held back: partition=natural; classes that no training client has: 1 ('1')",
     ),
     "two keys": (
         [*NATURAL, "auxiliary.per_class=10", "imbalance_factor=2"],  # 30, floor(30 / sqrt(2)) and 15 of the rest
@@ -145,7 +146,7 @@ def test_classes_that_only_the_test_set_has_are_named(tmp_path, monkeypatch):
         data.load("npz", path="mine.npz")
     np.savez("mine.npz", class_names=np.array(["Cat", "Dog", "cat", "dog"]), **arrays)  # as it is meant
     assert said("dataset={name: npz, path: mine.npz}", "partition=iid").endswith(
-        "; classes that no client trains on: 2 ('Cat', 'Dog')"
+        "; classes that no training client has: 2 ('Cat', 'Dog')"
     )
 
 
@@ -172,6 +173,13 @@ def test_of_several_partitions_the_range_of_empty_clients_is_said(here, monkeypa
     assert line.startswith("data: npz: all 120 rows, 30 clients; ") and line.endswith(ending)
     (entry,) = summarise_partitions(comparison)
     assert entry["data"] == line.removeprefix("data: ")
+
+
+def test_of_several_partitions_all_classes_that_no_client_has_are_named():
+    used = [RowsUsed("npz", 5, 0, names) for names in ((), ("Cat",), ("Dog",))]
+    ending = "npz; classes that no training client has: "
+    assert whole_line(used) == f"{ending}2 ('Cat', 'Dog'), depending on the partition"
+    assert whole_line(used[1:2] * 2) == f"{ending}1 ('Cat')"
 
 
 def test_fewer_users_than_a_round_asks_for_all_take_part(here):

@@ -25,6 +25,7 @@ def server(**given):
 def cohort_of(clients, steps, sizes):
     """A cohort of chains."""
     given = {"clients": jnp.array(clients), "local_steps": jnp.array(steps), "sizes": jnp.array(sizes, float)}
+    given["num_clients"] = jnp.array(4)
     return Cohort(**(dict.fromkeys(Cohort._fields) | given))
 
 

@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 import toys
 from methods import float64
 
 from fedjax_bal.engine.device import purpose_key, training_key
 from fedjax_bal.engine.device.drawing import weighted
 from fedjax_bal.options import LocalTraining
-from fedjax_bal.recipes import balanced_softmax, class_balanced, combine, iwds
+from fedjax_bal.recipes import balanced_softmax, class_balanced, combine, fedlmd, fedrela, fedyoyo, iwds
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -49,8 +50,12 @@ def test_schedules_weigh_samples_by_the_beta_of_the_round(schedule, beta):
     np.testing.assert_allclose(np.exp(got), sample_weights(counts, beta), rtol=1e-9)
 
 
-@pytest.mark.parametrize("other", [class_balanced(), balanced_softmax()], ids=lambda recipe: recipe.name)
-def test_of_classes_drawn_as_they_are_a_loss_corrects_for_the_rows(other):
+DRAWN = {recipe.name: recipe for recipe in (class_balanced(), balanced_softmax(), fedlmd(), fedyoyo())}
+
+
+@pytest.mark.parametrize("name", quick.only(DRAWN, "class_balanced"))
+def test_of_classes_drawn_as_they_are_a_loss_corrects_for_the_rows(name):
+    other = DRAWN[name]
     replacement = dataclasses.replace(float64.LOCAL, drawing="replacement")
     float64.assert_same_runs(combine(other, iwds(schedule="uniform")), other, local=replacement)
 
@@ -63,3 +68,8 @@ def test_of_classes_drawn_equally_often_a_loss_has_nothing_to_correct():
 def test_it_needs_replacement():
     with pytest.raises(ValueError, match="received 'epochs'"):
         float64.simulation(iwds(), local=LocalTraining(drawing="epochs"))
+
+
+def test_rows_whose_labels_change_are_refused():
+    with pytest.raises(ValueError, match="fedrela: received DecayedResampling, which weighs rows by the labels that"):
+        float64.simulation(combine(iwds(), fedrela()))

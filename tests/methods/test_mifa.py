@@ -12,7 +12,19 @@ from rounding import DOUBLE
 
 from fedjax_bal.data import federate
 from fedjax_bal.options import LocalTraining, Participation
-from fedjax_bal.recipes import combine, equal_weights, fedau, feddisco, feddyn, fedper, fedvarp, median, mifa, scaffold
+from fedjax_bal.recipes import (
+    climb,
+    combine,
+    equal_weights,
+    fedau,
+    feddisco,
+    feddyn,
+    fedper,
+    fedvarp,
+    median,
+    mifa,
+    scaffold,
+)
 from fedjax_bal.selection import bernoulli
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -109,6 +121,7 @@ COUNTING_ALL = {
     "fedau by size": fedau(by_size=True),
     "scaffold": scaffold(),
     "feddyn": feddyn(adaptive=False),
+    "climb": climb(tolerance=0.0, interval=1),
 }
 
 

@@ -132,20 +132,25 @@ def _log_weights(setting: Setting, ctx: Context) -> Array:
     return sum((call(setting, part, part.log_weights, ctx.class_counts, ctx) for part in parts), flat)
 
 
-def _drawn_counts(setting: Setting, ctx: Context) -> Array:
-    """Returns the class counts that an epoch has on average, `Float[C]`, of a client whose draws are weighted.
+def _as_drawn(setting: Setting, ctx: Context) -> Context:
+    """Returns the context with the class counts that an epoch draws on average, if draws are weighted.
 
-    A loss that corrects for the classes would correct a second time if it saw those of the client's rows.
+    A loss that corrects for the classes would correct a second time if it saw those of the client's rows. Counts are
+    whole numbers, so that equal ones stay equal, and at least 1 for a class that the client has.
     """
+    if not setting.parts_with(Draw):
+        return ctx
     drawn = ctx.size * class_shares(ctx.class_counts, _log_weights(setting, ctx))
-    return jnp.where(ctx.size > 0, drawn, 0.0)
+    whole = jnp.maximum(jnp.round(drawn), 1.0).astype(ctx.class_counts.dtype)
+    return ctx._replace(class_counts=jnp.where(ctx.class_counts > 0, whole, 0))
 
 
 def start_training(setting: Setting, ctx: Context, optimizer: PyTree = None) -> LocalState:
     """Makes the state of a client before its first step; the local optimizer's is fresh unless it is given."""
     if optimizer is None:
         optimizer = leaves.local_optimizer(setting, ctx.round, 0, ctx.start.params).init(ctx.start.params)
-    steps = {part.slot: call(setting, part, part.init_steps, ctx) for part in setting.parts_with(Steps)}
+    drawn = _as_drawn(setting, ctx)
+    steps = {part.slot: call(setting, part, part.init_steps, drawn) for part in setting.parts_with(Steps)}
     return LocalState(ctx.start, optimizer, jnp.zeros(()), steps)
 
 
@@ -181,6 +186,7 @@ def train_step(
         begin = call(setting, part, part.start, carry.variables, ctx, onto=carry.variables)
         chosen = jax.tree.map(lambda new, old: jnp.where(index == 0, new, old), begin, carry.variables)
         carry = carry._replace(variables=chosen)
+    ctx = _as_drawn(setting, ctx)
     ctx = ctx._replace(learning_rate=setting.learning_rate(ctx.round, index), steps_state=carry.steps_state)
 
     def step_key(purpose: str) -> Key:
@@ -189,8 +195,6 @@ def train_step(
     def step(active: Setting, carry: LocalState) -> LocalState:
         filled = batch
         seen = ctx
-        if setting.parts_with(Draw):
-            seen = seen._replace(class_counts=_drawn_counts(setting, ctx))
         for part in active.parts_with(Batches):
             filled = call(setting, part, part.batch, step_key(f"batch/{part.slot}"), filled, seen)
             seen = seen._replace(class_counts=call(setting, part, part.labelled, seen.class_counts, seen))

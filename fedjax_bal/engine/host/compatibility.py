@@ -278,8 +278,8 @@ def check_chains(recipe: Recipe, selector: Selector) -> None:
         if part.forbids_chains and (selector.chain_length, selector.passes) != (1, 1):
             raise ValueError(
                 f"{recipe.name}: received chains of {selector.chain_length} clients that train {selector.passes} "
-                f"time(s) a round, but {part.slot} counts one training for each client and round, so the server would "
-                "only learn of the last one: use a selector without chains"
+                f"time(s) a round, but {part.slot} needs each client to train alone and once a round: use a "
+                "selector without chains"
             )
 
 
