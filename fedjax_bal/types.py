@@ -103,6 +103,7 @@ class Dataset(NamedTuple):
         client_names: names of the writers or users, in the order of their numbers: first those with training rows, then
             those with test rows only; None if unknown.
         test_clients: number of the writer or user of each test image, `Int32[T]`; None if unknown.
+        official_order: whether rows are in the order of their files; those of TensorFlow Datasets are shuffled.
     """
 
     train_images: Any
@@ -118,6 +119,7 @@ class Dataset(NamedTuple):
     input_names: tuple[str, ...] | None = None
     client_names: tuple[str, ...] | None = None
     test_clients: Any = None
+    official_order: bool = True
 
     def __repr__(self) -> str:
         """Summarises the data set, whose arrays would fill pages.

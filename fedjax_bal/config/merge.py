@@ -180,8 +180,8 @@ def refuse_repeated(paths: Sequence[KeyPath], values: Iterable[Any], source: str
 def completed_path(given: KeyPath, value: Any, data: Any, source: str | None = None) -> KeyPath:
     """Completes the path of a key from the end of it; returns the path unchanged if no known key has this end.
 
-    An option of optimizers means the clients' optimizer, and one that a data set shares with another section the
-    latter's: `clients=20` is a number of clients, not a column.
+    An option of optimizers means the clients' optimizer, and `clients=20` is a number of clients, not the column of a
+    data set.
 
     Args:
         given: the path, from the command line, a file or an axis of a sweep.
@@ -201,7 +201,8 @@ def completed_path(given: KeyPath, value: Any, data: Any, source: str | None = N
     end = (*given[:-1], SYNONYMS.get(str(given[-1]), given[-1]))
     meant = [known for known in key_paths(Config, data) if known[-len(end) :] == end]
     meant = [known for known in meant if "server_optimizer" not in known] or meant
-    meant = [known for known in meant if known[0] != "dataset"] or meant
+    if end == ("clients",):
+        meant = [known for known in meant if known[0] != "dataset"]
     if end == ("seed",):
         meant.append(("seeds",))
     if len(meant) > 1 and source is not None:

@@ -113,6 +113,10 @@ def as_dataset(
                 test_users = len(np.setdiff1d(test_clients, clients))
         client_names, clients, test_clients = _numbered_clients(clients, test_clients)
         largest = int(max(labels.max(), test_labels.max()))
+        if "class_names" not in arrays and labels.min() > 0 and (test is None or test_labels.min() > 0):
+            raise ValueError(
+                f"train_labels are from {labels.min()} on, and none is 0: number classes from 0, or give class_names"
+            )
         names = _class_names(arrays.get("class_names"), largest)
         check_distinct("classes", names)
         check_distinct("clients", client_names or ())

@@ -146,7 +146,7 @@ def federate(
     images, labels = checked_examples(images, labels, most=num_classes - 1)
     means = per_channel("mean", 0.0 if mean is None else mean, num_channels(images))
     stds = per_channel("std", 1.0 if std is None else std, num_channels(images), positive=True)
-    if images.dtype == np.uint8 and means.max() > 1:
+    if images.dtype == np.uint8 and max(means.max(), stds.max()) > 1:
         raise ValueError(
             f"mean={means.tolist()}, std={stds.tolist()}: bytes are scaled to [0, 1] before they are normalised: "
             "divide constants for the scale from 0 to 255 by 255."

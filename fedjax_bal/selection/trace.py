@@ -97,6 +97,11 @@ def trace(file: str | os.PathLike[str], at_end: AtEnd = "repeat") -> Trace:
         headers = [("round", "client"), ("round", "client", "available")]
         lines = read_csv(path, headers, kinds).astype(np.int64)
         rounds, clients = (int(column.max()) + 1 for column in lines[:, :2].T)
+        if lines[:, 0].min() > 0:
+            raise ValueError(
+                f"{path}: has no line of round 0, with which rounds begin; if no client is available in it, say so: "
+                "round,client,available and 0,0,0"
+            )
         if rounds * clients > LARGEST_ARRAY:
             raise ValueError(
                 f"{path}: names round {rounds - 1} and client {clients - 1}, a table of {rounds * clients:,} places; "

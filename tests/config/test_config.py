@@ -455,6 +455,13 @@ def test_a_short_form_that_is_unclear_is_told(override, fragment):
     assert fragment in refusal(BUILTIN, re.split(" (?=alpha)", override))
 
 
+def test_an_end_that_a_data_set_shares_with_another_section_is_unclear(write):
+    message = "mean: ambiguous key; give the full path: dataset.mean, speed.mean"
+    assert message in refusal(BUILTIN, ["speed=latency", "mean=0.5", "std=0.5"])
+    columns = write("methods: [fedavg]\ndataset: {name: csv, path: a.csv, label: y}")
+    assert load_config(columns, ["clients=7"]).partition.clients == 7  # not the column of users
+
+
 def test_a_file_needs_its_methods_alone(write):
     config = load_config(write("methods: [fedavg]"))
     assert (config.name, config.seeds) == ("my", (0,))

@@ -22,7 +22,7 @@ def rows(*lists):
 
 
 def test_by_hand():
-    federation = federate(IMAGES, LABELS, rows([3, 5, 0, 4], [], [5]), 4, {"server": [1]}, mean=0.5, std=[1, 2, 4])
+    federation = federate(IMAGES, LABELS, rows([3, 5, 0, 4], [], [5]), 4, {"server": [1]}, mean=0.5, std=[0.25, 0.5, 1])
     assert isinstance(federation, Federation)
     assert federation.rows.tolist() == [4, 5, 3, 0, 5]  # class 0, 1, 2, 2 in the order listed; then client 2
     assert federation.offsets.tolist() == [0, 4, 4, 5]
@@ -30,7 +30,7 @@ def test_by_hand():
     assert federation.copy.tolist() == [0] * 5
     assert federation.auxiliary["server"].tolist() == [1]
     assert federation.mean.tolist() == [0.5, 0.5, 0.5]
-    assert federation.std.tolist() == [1, 2, 4]
+    assert federation.std.tolist() == [0.25, 0.5, 1]
     assert (federation.num_clients, federation.num_classes) == (3, 4)
     assert federation.images is IMAGES
     for array in (federation.labels, federation.rows, federation.offsets, federation.class_counts, federation.copy):
@@ -48,7 +48,7 @@ def test_defaults():
 
 
 NAMES = ("a", "b", "c", "never seen")
-DATASET = Dataset(IMAGES, LABELS, IMAGES[:1], LABELS[:1], NAMES, None, (0.1, 0.2, 0.3), (1.0, 2.0, 4.0))
+DATASET = Dataset(IMAGES, LABELS, IMAGES[:1], LABELS[:1], NAMES, None, (0.1, 0.2, 0.3), (0.25, 0.5, 1.0))
 
 
 def test_a_data_set_brings_its_labels_classes_and_constants():
@@ -62,7 +62,7 @@ def test_a_data_set_brings_its_labels_classes_and_constants():
         np.testing.assert_array_equal(own, same)
     raw = federate(DATASET, rows_per_client=rows([3, 5], [0]), mean=0, std=1)
     assert (raw.mean.tolist(), raw.std.tolist()) == ([0, 0, 0], [1, 1, 1])
-    assert federate(DATASET, rows([3]), mean=0).std.tolist() == [1, 2, 4]
+    assert federate(DATASET, rows([3]), mean=0).std.tolist() == [0.25, 0.5, 1]
 
 
 # Six training rows of three users, four test rows, of which one is of a user without training rows.
@@ -138,6 +138,7 @@ def test_rows_of_the_server_that_follow_the_data_sets_make_no_difference():
             {"mean": 33.3, "std": 78.6},
             r"mean=\[33.2999.*, std=.*: bytes are scaled to \[0, 1\] before they are normalised",
         ),
+        ({"mean": 0, "std": 255}, r"std=\[255.0, 255.0, 255.0\]: bytes are scaled"),
         ({"test_images": OTHERS[:, :1]}, r"test_images are uint8\[4, 1, 2, 3\], and train_images uint8\[6, 2, 2, 3\]"),
     ],
 )

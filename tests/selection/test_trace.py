@@ -82,8 +82,12 @@ WRONG = {
     "too few": ("round,client\n0\n", "line 2: has 1 values, must have 2"),
     "not 0 or 1": ("round,client,available\n0,0,0.5\n", "line 2: available: received '0.5', must be an integer from 0"),
     "twice": ("round,client,available\n0,1,1\n0,1,0\n", "has more than one line for round 0, client 1"),
+    "rounds from 1": ("round,client\n1,0\n2,0\n", "has no line of round 0, with which rounds begin"),
     "nobody": ("round,client,available\n0,1,0\n", "no client is ever available"),
-    "large table": ("round,client\n2000000,2000000\n", "a table of 4,000,004,000,001 places; at most 1,000,000,000"),
+    "large table": (
+        "round,client\n0,0\n2000000,2000000\n",
+        "a table of 4,000,004,000,001 places; at most 1,000,000,000",
+    ),
     "quotes": ('round,client\n"0,0\n', "unexpected end"),
 }
 

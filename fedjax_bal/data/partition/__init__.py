@@ -184,6 +184,7 @@ FROM_DATASET: Mapping[str, Callable[[Dataset, np.ndarray], Any]] = MappingProxyT
     {
         "owners": lambda dataset, rows: None if dataset.train_clients is None else dataset.train_clients[rows],
         "row_numbers": lambda dataset, rows: rows,
+        "official_order": lambda dataset, rows: dataset.official_order,
         "dataset_size": lambda dataset, rows: len(dataset.train_labels),
     }
 )

@@ -140,6 +140,7 @@ def file(
     holds: Literal["rows", "counts", "shares"] = "rows",
     row_numbers: np.ndarray | None = None,
     dataset_size: Count | None = None,
+    official_order: bool = True,
 ) -> list[np.ndarray]:
     """Reads a partition from a file, a published one for instance.
 
@@ -163,6 +164,7 @@ def file(
         row_numbers: number in the data set of each partitioned row, `Int[R]`; None for 0..R-1. Rows that are held out,
             or thinned out by a long tail, are missing from it, and clients that list them don't get them.
         dataset_size: rows of the data set; None for the largest row number plus 1.
+        official_order: whether the data set's rows are in the order of its files, which row numbers need.
 
     Returns:
         N arrays of row numbers from 0 to R - 1, in the order of the file; clients may share rows that the file gives to
@@ -181,6 +183,11 @@ def file(
         [array([3, 1]), array([0])]
     """
     path = Path(file)
+    if holds == "rows" and not official_order:
+        raise ValueError(
+            f"{path} holds row numbers, but these data come from TensorFlow Datasets, whose rows are in another order: "
+            "pass --data-dir with the official files."
+        )
     with reading(path, f"expected {_FORMS}."):
         lists = _read_npz(path) if path.suffix == ".npz" else _read_lists(path)
         if not len(lists):

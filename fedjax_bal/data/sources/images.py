@@ -114,8 +114,8 @@ def square(image: Any, side: int) -> Any:
     return image.resize((side, side), Resampling.BILINEAR, box=(left, top, left + shorter, top + shorter))
 
 
-_ENDINGS = (".png", ".jpg", ".jpeg")
-_OTHER_ENDINGS = (".avif", ".bmp", ".gif", ".heic", ".jp2", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
+_ENDINGS = (".png", ".jpg", ".jpeg", ".jpe", ".jif", ".jfif")
+_OTHER_ENDINGS = (".avif", ".bmp", ".dcm", ".gif", ".heic", ".jp2", ".pgm", ".ppm", ".tga", ".tif", ".tiff", ".webp")
 _OTHER_HALVES = ("val", "valid", "validation", "test", "testing")
 _RULES = ImageRules(
     "replace the file, take it out, or, where only sizes differ, give a side that all images are scaled to."

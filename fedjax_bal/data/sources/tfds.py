@@ -47,7 +47,7 @@ def read_tfds(reader: Reader, data_dir: Path | None = None) -> Dataset:
         remedy = "prepare it again, in the format array_record." if data_dir else without
         with reading(source, remedy):
             halves[half] = _read_split(reader, name, half, data_dir)
-    return Dataset(*halves["train"], *halves["test"], reader.class_names)
+    return Dataset(*halves["train"], *halves["test"], reader.class_names, official_order=False)
 
 
 def _read_split(reader: Reader, name: str, half: str, data_dir: Path | None) -> tuple[np.ndarray, np.ndarray]:

@@ -198,6 +198,17 @@ def test_row_numbers_are_those_of_the_data_set_also_where_rows_are_held_out(tmp_
     assert 0 < len(kept) < 4 and set(numbers[kept].tolist()) <= set(listed)
 
 
+def test_row_numbers_of_data_in_another_order_are_refused(tmp_path):
+    (tmp_path / "clients.txt").write_text("1 0\n\n2")
+    shuffled = Dataset(None, LABELS, None, None, ("a",), official_order=False)
+    given = partition.from_dataset(partition.file, shuffled, np.arange(8))
+    wanted = (LABELS, "file", 3, 0, {"file": tmp_path / "clients.txt"})
+    with pytest.raises(ValueError, match=r"clients.txt holds row numbers, .* TensorFlow Datasets, .*--data-dir"):
+        partition.draw(*wanted, given=given)
+    counts = partition.draw(*wanted[:-1], wanted[-1] | {"holds": "counts"}, given=given)
+    assert [len(own) for own in counts] == [1, 0, 2]
+
+
 def test_a_configuration_reads_it_beside_the_configuration(tmp_path, monkeypatch):
     dataset = Dataset(np.zeros((8, 2, 2, 1), np.uint8), LABELS, None, LABELS, ("a", "b", "c"))
     (tmp_path / "clients.txt").write_text("6 1 3\n5\n0 1\n")

@@ -67,7 +67,7 @@ def test_grey_images_and_colours(folder):
     stream = io.BytesIO()
     Image.new("L", (8, 6), 90).save(stream, "JPEG")
     (root / "train" / "cat" / "0.PNG").unlink()
-    (root / "train" / "cat" / "0.jpeg").write_bytes(stream.getvalue())
+    (root / "train" / "cat" / "0.jfif").write_bytes(stream.getvalue())
     colours = read_image_folder(root)
     assert (colours.train_images[0] == 90).all() and colours.train_images.shape[-1] == 3
     grey = read_image_folder(root, channels=1)

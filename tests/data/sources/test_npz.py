@@ -94,6 +94,10 @@ def test_constants_come_from_the_training_images():
 
 # What is wrong with arrays as such is in ../test_inputs.py and ../test_adapters.py.
 FITTING = {
+    "classes from 1": (
+        {name: WHOLE[name] + 1 for name in ("train_labels", "test_labels")},
+        "train_labels are from 1 on, and none is 0: number classes from 0, or give class_names",
+    ),
     "another array": (
         {"test_inputs": np.zeros(3)},
         "has an array 'test_inputs'.* The names are train_images, .*rename it",

@@ -76,7 +76,9 @@ def test_rows_are_in_the_order_of_the_folder(fashion, monkeypatch):
     made = prepare_files("fashion_mnist", data_dir)
     assert made.kind == "TensorFlow Datasets' folder"
     monkeypatch.setattr("fedjax_bal.data.sources.tfds.read_tfds", None)
-    np.testing.assert_array_equal(load("fashion_mnist", data_dir).train_images, dataset.train_images)
+    again = load("fashion_mnist", data_dir)
+    np.testing.assert_array_equal(again.train_images, dataset.train_images)
+    assert (dataset.official_order, again.official_order) == (False, False)
     assert "tensorflow" not in sys.modules
 
 
