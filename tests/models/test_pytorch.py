@@ -323,7 +323,7 @@ def test_neither_a_network_nor_a_state_dict():
 def test_the_way_back_has_the_normalisation_of_raw_inputs(dtype, scale):
     model = build("mlp", 2, (4, 4, 3), hidden=[3])
     rows, labels = np.zeros((2, 4, 4, 3), dtype), np.array([0, 1])
-    mean, std = np.float32([0.1, 0.2, 0.3]), np.float32([1, 2, 3])
+    mean, std = np.float32([0.1, 0.2, 0.3]), np.float32([0.25, 0.5, 1])
     federation = data.federate(rows, labels, [[0, 1]], 2, mean=mean, std=std)
     state = drawn(**{"0__weight": (3, 48), "0__bias": 3, "2__weight": (2, 3), "2__bias": 2})
     back = weights_to_torch(model, weights_from_torch(model, state), state, federation=federation)
