@@ -129,14 +129,17 @@ def read_prepared(name: str, data_dir: Path, places: Sequence[Path] | None) -> D
     file = _prepared_file(name, data_dir)
     if not file.is_file() or (places is not None and not _is_current(name, data_dir, places)):
         return None
-    arrays = read_arrays(file, (*REQUIRED, "class_names", "official_order", *_OF_CLIENTS))
+    arrays = read_arrays(file, (*REQUIRED, "class_names", "made_from", *_OF_CLIENTS))
     names = arrays.pop("client_names", None)
-    in_order = bool(arrays.pop("official_order", True))
+    made_from = str(arrays.pop("made_from", ""))
     dataset = as_dataset(file, arrays)
     # Clients are numbered in the order of the official files, which is not that of their names.
     numbers = {key: arrays[key] for key in _OF_CLIENTS if key in arrays}
-    client_names = None if names is None else tuple(names.tolist())
-    return dataset._replace(**numbers, client_names=client_names, official_order=in_order)
+    return dataset._replace(
+        **numbers,
+        client_names=None if names is None else tuple(names.tolist()),
+        official_order=tfds.INFO not in made_from,
+    )
 
 
 def inventory_digest(dataset: Dataset) -> str:
@@ -160,7 +163,7 @@ def _write_prepared(name: str, data_dir: Path, dataset: Dataset, places: Sequenc
     """Writes a data set's prepared file, with the stamp of the files and folders that it was read from."""
     file = _prepared_file(name, data_dir)
     arrays: dict[str, Any] = {key: getattr(dataset, key) for key in REQUIRED}
-    arrays |= {"class_names": np.array(dataset.class_names), "official_order": np.array(dataset.official_order)}
+    arrays["class_names"] = np.array(dataset.class_names)
     known = {key: getattr(dataset, key) for key in _OF_CLIENTS}
     arrays |= {key: np.asarray(values) for key, values in known.items() if values is not None}
     try:

@@ -96,7 +96,7 @@ class LatestUpdates(Memory, Report, Weigh, Step, Server, abc.ABC):
 
 @part
 class MemorisedUpdates(LatestUpdates):
-    r"""Moves the model by the mean latest update of all clients, $\eta \bar y$, whoever delivers in this round.
+    r"""Moves the model by $\eta \bar y$, the mean of all clients' latest updates, in which absent clients count, too.
 
     Attributes:
         by_rate: whether updates are divided by the learning rate of their round, and their mean is multiplied by that

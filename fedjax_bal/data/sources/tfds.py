@@ -22,12 +22,15 @@ from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.files import open_file
 from fedjax_bal.types import Dataset
 
+INFO = "dataset_info.json"
+"""The file by which a folder of TensorFlow Datasets is known."""
+
 _HOSTS = ("storage.googleapis.com", "www.cs.toronto.edu")  # two of its download hosts
 
 
 def find_tfds(reader: Reader, data_dir: Path) -> list[Path]:
     """Lists the files of a set's folders NAME[/CONFIG]/VERSION; empty unless both halves exist."""
-    folders = [list((data_dir / name).glob("*/dataset_info.json")) for name in reader.tfds[:2]] if reader.tfds else []
+    folders = [list((data_dir / name).glob(f"*/{INFO}")) for name in reader.tfds[:2]] if reader.tfds else []
     return sorted({file for half in folders for path in half for file in path.parent.iterdir()}) if all(folders) else []
 
 
