@@ -132,7 +132,8 @@ class Progress:
         unit.trained |= clients_per_s > 0
         status = f"round {done}/{unit.rounds}"
         status += f", accuracy {accuracy:.1%}" if accuracy is not None else ""
-        status += f", {clients_per_s:,.0f} clients/s" if clients_per_s > 0 else ""
+        if clients_per_s > 0:
+            status += f", {clients_per_s:{',.0f' if clients_per_s >= 10 else '.2g'}} clients/s"
         self._show(unit, status, last=finishes)
 
     def stopped_early(self, key: Hashable) -> None:

@@ -152,11 +152,11 @@ def test_the_time_left_counts_rounds_of_this_session_without_compilation():
     display.advance(("b", 0), 100, 9.0)
     display.compiling(("b", 0))
     clock.now += 300
-    display.advance(("b", 0), 200, 9.0)  # by a backend that says nothing between compilation and this
+    display.advance(("b", 0), 200, 0.25)  # by a backend that says nothing between compilation and this
     assert lines(file) == [
         "b, seed 0: round 0/400; 50%",
         "b, seed 0: round 100/400, 9 clients/s; 62%, 3 min left",
-        "b, seed 0: round 200/400, 9 clients/s; 75%, 2 min left",
+        "b, seed 0: round 200/400, 0.25 clients/s; 75%, 2 min left",
     ]
 
 

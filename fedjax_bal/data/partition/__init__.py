@@ -185,6 +185,7 @@ FROM_DATASET: Mapping[str, Callable[[Dataset, np.ndarray], Any]] = MappingProxyT
         "owners": lambda dataset, rows: None if dataset.train_clients is None else dataset.train_clients[rows],
         "row_numbers": lambda dataset, rows: rows,
         "official_order": lambda dataset, rows: dataset.official_order,
+        "class_names": lambda dataset, rows: dataset.class_names,
         "dataset_size": lambda dataset, rows: len(dataset.train_labels),
     }
 )
@@ -267,7 +268,7 @@ def draw(
         imbalance_factor: rows of the largest class over those of the smallest, at least 1; 1 keeps all rows.
         imbalance_profile: see `long_tailed`.
         imbalance_order: see `long_tailed`.
-        given: arguments from `from_dataset`: arrays `[D]`, numbers, or None for what the data set lacks.
+        given: arguments from `from_dataset`: arrays `[D]`, which follow the rows that are kept, and other values.
 
     Returns:
         N arrays of row numbers.
@@ -285,5 +286,5 @@ def draw(
     if imbalance_factor == 1:
         return SCHEMES[scheme](rng, labels, clients, **given, **parameters)
     kept = thin_out(labels, seed, imbalance_factor, imbalance_profile, imbalance_order)
-    given = {name: values[kept] if np.ndim(values) else values for name, values in given.items()}
+    given = {name: values[kept] if isinstance(values, np.ndarray) else values for name, values in given.items()}
     return [kept[rows] for rows in SCHEMES[scheme](rng, labels[kept], clients, **given, **parameters)]

@@ -12,7 +12,7 @@ from fedjax_bal.annotations import Count, NonNegative, checked
 from fedjax_bal.data.npz_file import read_arrays
 from fedjax_bal.data.partition.dealing import class_quotas, cut_counts, deal_by_class, rows_by_class, shuffled
 from fedjax_bal.data.partition.pickled import MAGIC, read_pickled_integers
-from fedjax_bal.data.reading import DataError, reading
+from fedjax_bal.data.reading import DataError, reading, shortened
 from fedjax_bal.files import parse_json, read_bytes
 
 _LARGEST_SHARE = 2**31
@@ -141,6 +141,7 @@ def file(
     row_numbers: np.ndarray | None = None,
     dataset_size: Count | None = None,
     official_order: bool = True,
+    class_names: Sequence[str] | None = None,
 ) -> list[np.ndarray]:
     """Reads a partition from a file, a published one for instance.
 
@@ -159,12 +160,13 @@ def file(
         file: the file.
         holds: the content of the file's lists: `"rows"`, a client's row numbers in the data set, from 0, without the
             share of a file's rows that is held out for testing (numbers in `train_labels`, in Python); or `"counts"`,
-            its numbers of rows of class 0, 1, ... (in JSON also a mapping of classes to numbers), which are then drawn;
-            or `"shares"`, the same in proportion, see `class_table`.
+            its numbers of rows of class 0, 1, ... (in JSON also a mapping of classes, by name or number, to these),
+            which are then drawn; or `"shares"`, the same in proportion, see `class_table`.
         row_numbers: number in the data set of each partitioned row, `Int[R]`; None for 0..R-1. Rows that are held out,
             or thinned out by a long tail, are missing from it, and clients that list them don't get them.
         dataset_size: rows of the data set; None for the largest row number plus 1.
         official_order: whether the data set's rows are in the order of its files, which row numbers need.
+        class_names: C names, which mappings of classes may use. If a name is a number itself, they must.
 
     Returns:
         N arrays of row numbers from 0 to R - 1, in the order of the file; clients may share rows that the file gives to
@@ -197,7 +199,7 @@ def file(
         if len(lists) != num_clients:
             raise DataError(f"{path}: has {len(lists)} clients, but {num_clients} are asked for; ask for {len(lists)}.")
         if holds != "rows":
-            return _deal_table(rng, labels, _as_table(lists, labels, holds), holds)
+            return _deal_table(rng, labels, _as_table(lists, labels, holds, class_names or ()), holds)
         numbers = np.arange(len(labels)) if row_numbers is None else np.asarray(row_numbers)
         position = np.full(int(numbers.max()) + 1 if dataset_size is None else dataset_size, -1)
         position[numbers] = np.arange(len(numbers))
@@ -275,9 +277,12 @@ def _numbers(client: int, values: Any, size: int, kind: str, types: str = "iu") 
     return array.astype(np.int64) if types == "iu" else array.astype(np.float64)
 
 
-def _as_table(lists: Sequence[Any], labels: np.ndarray, holds: str) -> np.ndarray:
+def _as_table(lists: Sequence[Any], labels: np.ndarray, holds: str, class_names: Sequence[str]) -> np.ndarray:
     """Makes a table `Float[N, C]` from each client's list, or mapping of classes to numbers."""
-    table = np.zeros((len(lists), max(int(labels.max()), 0) + 1))
+    table = np.zeros((len(lists), max(int(labels.max()) + 1, len(class_names), 1)))
+    class_of = {name: label for label, name in enumerate(class_names)}
+    if not any(map(_is_number, class_names)):  # else "1" might be the class 1, or the class named "1"
+        class_of |= {str(label): label for label in range(table.shape[1])}
     for client, listed in enumerate(lists):
         named = isinstance(listed, Mapping)
         values = list(listed.values()) if named else listed
@@ -285,7 +290,13 @@ def _as_table(lists: Sequence[Any], labels: np.ndarray, holds: str) -> np.ndarra
             numbers = _numbers(client, values, len(labels) + 1, "count")
         else:
             numbers = _numbers(client, values, _LARGEST_SHARE, "share", "iuf")
-        keys = [int(key) if _is_number(key) else -1 for key in listed] if named else range(len(numbers))
+        keys = range(len(numbers))
+        if named:
+            unknown = [key for key, number in zip(listed, numbers, strict=True) if number and str(key) not in class_of]
+            if unknown:
+                classes = shortened(", ".join(class_names) or f"0 to {table.shape[1] - 1}", 200)
+                raise ValueError(f"client {client} lists class {str(unknown[0])!r:.99}; the classes are {classes}")
+            keys = [class_of.get(str(key), 0) for key in listed]  # a class that the data lack may have 0 rows
         present = _numbers(client, np.array(keys, np.int64)[numbers > 0], table.shape[1], "class")
         table[client, present] = numbers[numbers > 0]
     return table

@@ -108,6 +108,26 @@ def test_counts_are_drawn_from_each_class(tmp_path, text):
     assert len(draws) > 1
 
 
+@pytest.mark.parametrize(
+    ("class_names", "text"),
+    [
+        (("cat", "dog", "2nd cat"), '[{"2nd cat": 1, "cat": 2, "dog": 0}, {"cat": 1, "dog": 1}]'),
+        (("cat", "dog", "2nd cat"), '[{"2": 1, "0": 2}, {"0": 1, "dog": 1, "7": 0}]'),
+        (("1", "2", "3"), '[{"3": 1, "1": 2}, {"1": 1, "2": 1}]'),  # not the classes 3, 1 and 2
+        (("2", "0", "1"), '[{"1": 1, "2": 2}, {"2": 1, "0": 1}]'),
+    ],
+)
+def test_classes_of_a_file_are_found_by_name(tmp_path, class_names, text):
+    (tmp_path / "counts.json").write_text(text)
+    given = partition.from_dataset(partition.file, Dataset(None, LABELS, None, None, class_names), np.arange(8))
+    options = {"file": tmp_path / "counts.json", "holds": "counts"}
+    found = partition.draw(LABELS, "file", 2, 0, options, given=given)
+    assert [np.bincount(LABELS[own], minlength=3).tolist() for own in found] == [[2, 0, 1], [1, 1, 0]]
+    (tmp_path / "counts.json").write_text('[{"dgo": 1}, {}]')
+    with pytest.raises(DataError, match=f"client 0 lists class 'dgo'; the classes are {', '.join(class_names)}"):
+        partition.draw(LABELS, "file", 2, 0, options, given=given)
+
+
 SHARES = [[0.5, 0.25, 0.25], [0, 1e-1, 0.9]]
 
 
@@ -248,7 +268,8 @@ def test_what_is_no_partition_has_a_message(tmp_path, kind):
     [
         ("3 1 0\n2 0 0", "clients have 5 rows of class 0, but there are 4 to draw from"),
         ("0 0 0 1\n1", "client 0 lists class 3, not from 0 to 2"),
-        ('[{"1000000000000": 1}, []]', "client 0 lists class 1000000000000"),
+        ('[{"1000000000000": 1}, []]', "client 0 lists class '1000000000000'; the classes are 0 to 2"),
+        ('[[], {"cat": 1}]', "client 1 lists class 'cat'; the classes are 0 to 2"),
         ('[{"0": [1]}, []]', "client 0 has no list"),
         ("-1\n1", "client 0 lists count -1"),
     ],
