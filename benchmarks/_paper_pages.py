@@ -84,10 +84,11 @@ COLUMNS = {
 
 def write() -> list[Path]:
     """Writes all pages; returns their files."""
+    known = results()
     made = pages()
-    made[PAGES / "scatter.svg"] = _scatter(cells(results()))
-    for paper in papers().values():
-        for result in _pictured(paper, results()):
+    made[PAGES / "scatter.svg"] = _scatter(cells(known))
+    for outcomes in _decided(known).values():
+        for result in _pictured(outcomes, known):
             made[PAGES / _picture_name(result)] = _picture(result)
     for file, text in made.items():
         file.write_text(text, encoding="utf-8")
@@ -130,23 +131,11 @@ def _headlines(decided: Mapping[str, Sequence[Outcome]]) -> str:
     )
     parts = [table, _text(words), f"![Accuracies in the papers and here](../../benchmarks/{PAGES.name}/scatter.svg)"]
     parts.append(_text(f"Test accuracy where a promise is kept in part, not kept or not decided: {PICTURED}."))
-    for result in _disputed(decided):
+    disputed = [own for outcomes in decided.values() for own in outcomes if own.verdict in VERDICTS[1:4]]
+    for result in _pictured(disputed, results()):
         link = f"![{_picture_title(result)}](../../benchmarks/{PAGES.name}/{_picture_name(result)})"
         parts.append(f"{_short(result.experiment)}, {_length(result.experiment, result.rounds)}:\n\n{link}")
     return "\n\n".join(parts)
-
-
-def _disputed(decided: Mapping[str, Sequence[Outcome]]) -> list[Result]:
-    """Selects the pictured runs of promises that don't hold as promised."""
-    compared = {
-        pair.comparison.get("run", own.claim["run"])
-        for outcomes in decided.values()
-        for own in outcomes
-        if "headline" in own.claim and own.verdict in VERDICTS[1:4]
-        for pair in own.pairs
-    }
-    pictured = [result for paper in papers().values() for result in _pictured(paper, results())]
-    return [result for result in pictured if result.experiment in compared]
 
 
 class Cell(NamedTuple):
@@ -287,8 +276,8 @@ def _page(key: str, paper: Mapping[str, Any], outcomes: Sequence[Outcome], known
     ]
     if "fidelity" in paper:
         parts.append(f"## Stand-ins\n\nHow far they are from what they stand for.\n\n{_fidelity(paper['fidelity'])}")
-    if pictured := _pictured(paper, known):
-        parts.append(f"## Curves\n\nTest accuracy of the experiments on which most depends: {PICTURED}.")
+    if pictured := _pictured(outcomes, known):
+        parts.append(f"## Curves\n\nTest accuracy of the runs that test the paper's promises: {PICTURED}.")
         for result in pictured:
             title = f"{_short(result.experiment)}, {_length(result.experiment, result.rounds)}"
             parts.append(f"{title}:\n\n![{_picture_title(result)}]({_picture_name(result)})")
@@ -308,9 +297,11 @@ def _fidelity(rows: Sequence[Mapping[str, Any]]) -> str:
     return _table(tuple(head.values()), [tuple(row[key] for key in head) for row in rows])
 
 
-def _pictured(paper: Mapping[str, Any], known: Mapping[str, list[Result]]) -> list[Result]:
-    """Selects the longest runs of each experiment whose curves the page shows."""
-    longest = (next((own for own in known.get(name, ()) if own.curves), None) for name in paper["pictures"])
+def _pictured(outcomes: Iterable[Outcome], known: Mapping[str, list[Result]]) -> list[Result]:
+    """Selects the longest runs with curves of each experiment that a promise's comparisons rest on."""
+    promises = (own for own in outcomes if "headline" in own.claim)
+    tested = dict.fromkeys(pair.result.experiment for own in promises for pair in own.pairs if pair.result)
+    longest = (next((own for own in known[name] if own.curves), None) for name in tested)
     return [result for result in longest if result]
 
 

@@ -346,8 +346,8 @@ def test_the_pages_show_the_stored_pictures_and_no_others():
     known = _claims.results()
     shown = {
         _paper_pages._picture_name(result)
-        for paper in _claims.papers().values()
-        for result in _paper_pages._pictured(paper, known)
+        for outcomes in _paper_pages._decided(known).values()
+        for result in _paper_pages._pictured(outcomes, known)
     }
     assert {file.name for file in _paper_pages.PAGES.glob("*.svg")} == shown | {"scatter.svg"}
 
