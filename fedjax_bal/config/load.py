@@ -142,6 +142,9 @@ def find_config(path: str | os.PathLike[str] | None) -> File:
     """Finds the file of a configuration by its path or built-in name; None finds the quickstart."""
     name = _QUICKSTART if path is None else os.fspath(path)
     builtin = builtin_configs()
+    if name.endswith((".csv", ".npz")):
+        form = DatasetSection.forms_of(name)[0]
+        raise ConfigError(f"{name}: expected a configuration, and these are data, which are loaded by 'dataset={form}'")
     exists = os.path.lexists(name) and not (name in builtin and os.path.isdir(name))  # a run folder may have that name
     if path is not None and (exists or (File(name).suffix and name not in builtin)):
         return File(name)

@@ -89,15 +89,18 @@ class DatasetSection(Variant):
     @classmethod
     def _rule(cls, key: str, value: Any = None) -> str:
         """Says what a key may be; for a path, or a name on the hub, how to load it."""
-        text = str(value)
-        own = next((name for ending, name in {".csv": "csv", ".npz": "npz"}.items() if text.endswith(ending)), "")
-        if key != "name" or not (own or "/" in text):
+        forms = cls.forms_of(str(value)) if key == "name" else ()
+        if not forms:
             return super()._rule(key, value)
-        label = ", label: COLUMN" if own == "csv" else ""
-        forms = [
-            f"{{name: {name}, path: {text}{label}}}" for name in ([own] if own else ["image_folder", "huggingface"])
-        ]
         return f", must be a name; your own data are loaded by {' or '.join(forms)}"
+
+    @staticmethod
+    def forms_of(text: str) -> tuple[str, ...]:
+        """Returns the sections that load a file or folder of data; none for a text that is neither."""
+        if text.endswith(".csv"):
+            return (f"{{name: csv, path: {text}, label: COLUMN}}",)
+        names = ("npz",) if text.endswith(".npz") else ("image_folder", "huggingface") if "/" in text else ()
+        return tuple(f"{{name: {name}, path: {text}}}" for name in names)
 
 
 class PartitionSection(Variant):
