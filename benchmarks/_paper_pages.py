@@ -63,7 +63,7 @@ WITH_RUNS = VERDICTS[:4]
 STATES = {EXACT: "by a formula", FULL: "full protocol", SHORTENED: "shortened, or one seed", STAND_IN: "stand-in"}
 BEFORE = {**dict(zip(STATES.values(), (0, 0, 33, 28), strict=True)), "open": 35, "could not be tested": 18}
 """The claims by state at commit 3c4984b5, counted from its papers.yaml and results by this module's rules."""
-PICTURED = "the mean over seeds, and a band of one standard deviation where there are several"
+PICTURED = "the mean over runs, and a band of one standard deviation where there are several"
 COLUMNS = {
     "last5_accuracy": "last five, %",
     "final_accuracy": "final, %",

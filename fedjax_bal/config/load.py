@@ -23,7 +23,7 @@ from fedjax_bal.config.merge import (
     with_changes,
     with_entries,
 )
-from fedjax_bal.config.methods import check_methods, read_methods, unknown_published
+from fedjax_bal.config.methods import check_methods, read_methods
 from fedjax_bal.config.schema import FOLDER_NAME, Config, DatasetSection
 from fedjax_bal.config.sections import check_section
 from fedjax_bal.config.yaml_text import read_yaml
@@ -258,8 +258,6 @@ def _check(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any,
     config, problems = check_section(Config, {key: value for key, value in data.items() if key != "plugins"})
     problems = [_with_meant_key(problem, data) for problem in problems]
     methods, refusals = read_methods(data.get("methods"), config)
-    if config is not None and config.paper is not None and not refusals:  # an invalid method's name is unknown
-        refusals = unknown_published(config.paper.accuracy, {method.name for method in methods})
     problems += refusals
     if config is None or problems or (check_plugins and absent_plugins):
         return None, absent_plugins or problems  # a missing plug-in may be the cause of all other problems

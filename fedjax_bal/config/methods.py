@@ -1,6 +1,6 @@
 """Reads the methods of a configuration: recipes, names, and the sections with each method's overrides."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedjax_bal.annotations import parameters
@@ -196,17 +196,3 @@ def _draws_clients(method: MethodConfig) -> bool:
         or evaluation.client_test.wanted
         or (auxiliary.per_class > 0 and auxiliary.source == "train")
     )
-
-
-def unknown_published(accuracies: Iterable[str], methods: Collection[str]) -> list[Problem]:
-    """Finds published names that are neither methods nor combinations of recipes.
-
-    A table may list recipes that the configuration doesn't run; text in brackets distinguishes variants of a recipe.
-    """
-    problems = []
-    for name in accuracies:
-        recipes = name.partition(" (")[0].split("+")
-        if name not in methods and not all(recipe in MethodConfig.choices() for recipe in recipes):
-            text = f"no method has this name; {nearest_choices(name, methods)}"
-            problems.append(Problem(("paper", "accuracy", name), text))
-    return problems

@@ -823,7 +823,8 @@ class ReportedResults(Section):
 
     Attributes:
         source: the paper and table, and where its setting differs.
-        accuracy: test accuracy in (0, 1] by the method's name in this configuration.
+        accuracy: test accuracy in (0, 1] by the method's name in this configuration. Names of methods that aren't run
+            are left out.
         which: `final`, `best` over all rounds, or `last5`, the mean of the last five evaluations.
         setting: the paper's values of keys that this configuration changes, by their dotted paths. Changes on the
             command line, and in a file based on the paper's, are noted here.
