@@ -281,7 +281,7 @@ def _as_table(lists: Sequence[Any], labels: np.ndarray, holds: str, class_names:
     """Makes a table `Float[N, C]` from each client's list, or mapping of classes to numbers."""
     table = np.zeros((len(lists), max(int(labels.max()) + 1, len(class_names), 1)))
     class_of = {name: label for label, name in enumerate(class_names)}
-    if not any(map(_is_number, class_names)):  # else "1" might be the class 1, or the class named "1"
+    if not any(re.fullmatch(r"\s*[+-]?[\d.]+\s*", name) for name in class_names):  # else "1" may be a name or a number
         class_of |= {str(label): label for label in range(table.shape[1])}
     for client, listed in enumerate(lists):
         named = isinstance(listed, Mapping)
@@ -298,6 +298,8 @@ def _as_table(lists: Sequence[Any], labels: np.ndarray, holds: str, class_names:
                 raise ValueError(f"client {client} lists class {str(unknown[0])!r:.99}; the classes are {classes}")
             keys = [class_of.get(str(key), 0) for key in listed]  # a class that the data lack may have 0 rows
         present = _numbers(client, np.array(keys, np.int64)[numbers > 0], table.shape[1], "class")
+        if len(np.unique(present)) < len(present):
+            raise ValueError(f"client {client} lists a class twice, by name and by number")
         table[client, present] = numbers[numbers > 0]
     return table
 

@@ -115,6 +115,7 @@ def test_counts_are_drawn_from_each_class(tmp_path, text):
         (("cat", "dog", "2nd cat"), '[{"2": 1, "0": 2}, {"0": 1, "dog": 1, "7": 0}]'),
         (("1", "2", "3"), '[{"3": 1, "1": 2}, {"1": 1, "2": 1}]'),  # not the classes 3, 1 and 2
         (("2", "0", "1"), '[{"1": 1, "2": 2}, {"2": 1, "0": 1}]'),
+        (("1.0", "2.0", "3.0"), '[{"3.0": 1, "1.0": 2}, {"1.0": 1, "2.0": 1}]'),
     ],
 )
 def test_classes_of_a_file_are_found_by_name(tmp_path, class_names, text):
@@ -126,6 +127,19 @@ def test_classes_of_a_file_are_found_by_name(tmp_path, class_names, text):
     (tmp_path / "counts.json").write_text('[{"dgo": 1}, {}]')
     with pytest.raises(DataError, match=f"client 0 lists class 'dgo'; the classes are {', '.join(class_names)}"):
         partition.draw(LABELS, "file", 2, 0, options, given=given)
+
+
+@pytest.mark.parametrize(
+    ("class_names", "text", "message"),
+    [
+        (("1.0", "2.0", "3.0"), '[{"1": 1}, {}]', "client 0 lists class '1'; the classes are 1.0, 2.0, 3.0"),
+        (("cat", "dog", "cow"), '[{"cat": 1, "0": 2}, {}]', "client 0 lists a class twice"),
+    ],
+)
+def test_a_key_that_may_mean_two_classes_is_refused(tmp_path, class_names, text, message):
+    (tmp_path / "counts.json").write_text(text)
+    with pytest.raises(DataError, match=message):
+        partition.file(np.random.default_rng(0), LABELS, 2, tmp_path / "counts.json", "counts", class_names=class_names)
 
 
 SHARES = [[0.5, 0.25, 0.25], [0, 1e-1, 0.9]]
