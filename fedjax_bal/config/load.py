@@ -144,7 +144,7 @@ def find_config(path: str | os.PathLike[str] | None) -> File:
     builtin = builtin_configs()
     if name.endswith((".csv", ".npz")):
         form = DatasetSection.forms_of(name)[0]
-        raise ConfigError(f"{name}: expected a configuration, and these are data, which are loaded by 'dataset={form}'")
+        raise ConfigError(f"{name}: these are data and not a configuration; load them by 'dataset={form}'")
     exists = os.path.lexists(name) and not (name in builtin and os.path.isdir(name))  # a run folder may have that name
     if path is not None and (exists or (File(name).suffix and name not in builtin)):
         return File(name)

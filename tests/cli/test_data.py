@@ -268,7 +268,10 @@ def test_a_configuration_its_auxiliary_rows_and_methods_of_their_own(here):
 
 BAD_DESCRIPTIONS = [
     (("mnst",), "'mnst': is neither a file nor"),
-    (("my.csv",), "these are data, which are loaded by 'dataset={name: csv, path: my.csv, label: COLUMN}'"),
+    (
+        ("my.csv",),
+        "these are data and not a configuration; load them by 'dataset={name: csv, path: my.csv, label: COLUMN}'",
+    ),
     (("dataset=fashion_mnist_small", "partition=iid", "clients=20000"), "partition: 20000 clients for"),
     (("tiny.yaml", "--out", "a.pdf"), "--out: received 'a.pdf', must end in .png or .svg"),
     (("tiny.yaml", "--out", "no/a.png"), "--out: the folder 'no' doesn't exist"),
